@@ -56,8 +56,9 @@ pub struct WindowId(pub u64);
 pub struct Window {
     /// Its name in the [`Answer`].
     pub id: WindowId,
-    /// The messages, in the order in which they are published; never empty.
-    pub messages: Arc<[Message]>,
+    /// The messages, in the order in which they are published; never empty. The relay keeps its own
+    /// handle on each, so a lost window loses nothing.
+    pub messages: Vec<Arc<Message>>,
 }
 
 /// What the broker said about a window: cumulative, one verdict for each message in order.
