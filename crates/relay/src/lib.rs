@@ -4,12 +4,41 @@
 //! ([`Window`]), the broker's word goes in ([`Answer`]), and positions that may be acknowledged
 //! come out ([`Watermark`]). There is no IO, no clock and no randomness here that is not an argument.
 
+mod aggregate;
+mod change;
+mod columns;
+mod decode;
 mod frame;
+mod headers;
+mod ledger;
+mod limits;
 mod lsn;
+mod mapping;
 mod message;
-mod watermark;
+mod pace;
+mod reason;
+mod relation;
+mod relay;
+mod report;
+mod retry;
+mod route;
+mod row;
+mod snapshot;
+mod timestamp;
+mod window;
 
+pub use change::{Change, Ignored, Mapper};
+pub use columns::Columns;
+pub use decode::DecodeError;
 pub use frame::Frame;
+pub use ledger::{ProtocolError, Watermark};
+pub use limits::APP_ID;
 pub use lsn::{Lsn, LsnError, Position};
+pub use mapping::{AggregateKey, Mapped, Refused, Settings as MappingSettings, TableName};
 pub use message::{Answer, Broker, BrokerLimits, HeaderValue, Message, Verdict, Window, WindowEnd, WindowId};
-pub use watermark::Watermark;
+pub use reason::Reason;
+pub use relay::{Delivered, Effect, Notice, Now, Relay, Settings};
+pub use report::{CheckId, Checked};
+pub use retry::Backoff;
+pub use route::{RoutingKey, RoutingKeyError};
+pub use snapshot::{Counters, Snapshot, Trouble};

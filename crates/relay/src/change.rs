@@ -1,0 +1,135 @@
+//! One change of a transaction, understood: an event, a row to be passed over, or no row at all.
+
+use crate::decode::{DecodeError, Decoded, decode};
+use crate::lsn::Position;
+use crate::mapping::{Mapped, Mapping, Refused, Settings};
+use crate::relation::{Relation, Relations};
+
+/// What one change comes to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// An event, ready to publish.
+    Event(Mapped),
+    /// An event that cannot become a message: owed all the same.
+    Refused(Refused),
+    /// Nothing to publish, to be counted.
+    Ignored(Ignored),
+    /// The server describes a relation, a type or an origin: nothing happened.
+    Description,
+}
+
+/// What is never an event. [`Ignored::as_str`] is the metrics label `op`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ignored {
+    /// A row was inserted into a table that is no outbox.
+    OtherTable,
+    /// A row was inserted into the table of commands.
+    Command,
+    /// A row was updated, in any table.
+    Update,
+    /// A row was deleted, from any table.
+    Delete,
+    /// Tables were truncated.
+    Truncate,
+    /// A logical message (`pg_logical_emit_message`); [`crate::Frame::Message`] brings those.
+    Message,
+    /// A letter that protocol version 1 does not have.
+    Unknown(u8),
+}
+
+impl Change {
+    /// Whether this is a row change, which counts in a [`Position`]'s index.
+    pub fn is_row(&self) -> bool {
+        match self {
+            Change::Event(_) | Change::Refused(_) => true,
+            Change::Ignored(ignored) => ignored.is_row(),
+            Change::Description => false,
+        }
+    }
+}
+
+impl Ignored {
+    /// Every word [`Ignored::as_str`] can say.
+    pub const WORDS: [&str; 7] =
+        ["other_table", "command", "update", "delete", "truncate", "message", "unknown"];
+
+    /// The word for logs and metrics.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Ignored::OtherTable => "other_table",
+            Ignored::Command => "command",
+            Ignored::Update => "update",
+            Ignored::Delete => "delete",
+            Ignored::Truncate => "truncate",
+            Ignored::Message => "message",
+            Ignored::Unknown(_) => "unknown",
+        }
+    }
+
+    fn is_row(self) -> bool {
+        match self {
+            Ignored::OtherTable | Ignored::Command | Ignored::Update | Ignored::Delete => true,
+            Ignored::Truncate | Ignored::Message | Ignored::Unknown(_) => false,
+        }
+    }
+}
+
+/// Reads the changes of one session after the other.
+#[derive(Debug)]
+pub struct Mapper {
+    mapping: Mapping,
+    relations: Relations,
+}
+
+impl Mapper {
+    /// Reads with these settings.
+    pub fn new(settings: Settings) -> Mapper {
+        Mapper { mapping: Mapping::new(settings), relations: Relations::default() }
+    }
+
+    /// A new session: the server describes every relation again, under ids of its own.
+    pub fn reset(&mut self) {
+        self.relations = Relations::default();
+    }
+
+    /// Reads one change, a [`crate::Frame::Change`]. `position` is where the change stands if it is
+    /// a row ([`Change::is_row`]); else it is not used up.
+    pub fn read(&mut self, frame: &[u8], position: Position) -> Result<Change, DecodeError> {
+        Ok(match decode(frame)? {
+            Decoded::Insert { relation, new } => match self.relations.by_id(relation) {
+                Some(Relation::Outbox(layout)) => {
+                    if new.len() != layout.width {
+                        return Err(DecodeError {
+                            what: "as many values as the relation has columns",
+                            at: 6,
+                        });
+                    }
+                    match self.mapping.map(layout, &new, position) {
+                        Ok(mapped) => Change::Event(mapped),
+                        Err(refused) => Change::Refused(refused),
+                    }
+                }
+                Some(Relation::Command) => Change::Ignored(Ignored::Command),
+                Some(Relation::Other) => Change::Ignored(Ignored::OtherTable),
+                None => return Err(DecodeError { what: "id of a relation described before", at: 1 }),
+            },
+            Decoded::Update { .. } => Change::Ignored(Ignored::Update),
+            Decoded::Delete { .. } => Change::Ignored(Ignored::Delete),
+            Decoded::Truncate { .. } => Change::Ignored(Ignored::Truncate),
+            Decoded::Message { .. } => Change::Ignored(Ignored::Message),
+            Decoded::Unknown(letter) => Change::Ignored(Ignored::Unknown(letter)),
+            Decoded::Relation(message) => {
+                self.relations.describe(&message, &self.mapping.settings);
+                Change::Description
+            }
+            Decoded::Type { id, schema, name } => {
+                self.relations.name_type(id, schema, name);
+                Change::Description
+            }
+            Decoded::Origin { .. } => Change::Description,
+            Decoded::Begin { .. } | Decoded::Commit { .. } => {
+                return Err(DecodeError { what: "change inside a transaction", at: 0 });
+            }
+        })
+    }
+}

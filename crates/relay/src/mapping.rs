@@ -1,0 +1,282 @@
+//! From an outbox row to a complete message, or to the reason why there is none.
+//!
+//! A row is never dropped and never fatal, and no part of a payload or a value gets into a
+//! refusal's text. What a message keeps is copied out of the frame, once: a slice of it would pin
+//! the whole block that was read from the network.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use crate::columns::Columns;
+use crate::decode::Value;
+use crate::headers::{HeaderNames, Headers};
+use crate::limits::SHORT_STRING_BYTES_MAX;
+use crate::lsn::Position;
+use crate::message::{HeaderValue, Message};
+use crate::reason::Reason;
+use crate::relation::{Kind, Layout};
+use crate::route::{RouteFields, RoutingKey};
+use crate::row::{Refusal, Row};
+use crate::timestamp::Timestamp;
+
+/// How rows become messages; [`Settings::default`] has the documented defaults.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// The outbox tables, as the publication names them.
+    pub tables: Vec<TableName>,
+    /// The table of operators' commands, whose rows are no events.
+    pub command: Option<TableName>,
+    /// The names of the outbox tables' columns.
+    pub columns: Columns,
+    /// The exchange for rows that name none; at most 255 bytes.
+    pub exchange: Arc<str>,
+    /// Makes the routing key for rows that bring none.
+    pub routing_key: RoutingKey,
+    /// The largest body that the broker takes, in bytes.
+    pub message_bytes_max: usize,
+}
+
+/// A table's full name, unquoted, as it stands in the catalogue.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct TableName {
+    /// The schema.
+    pub schema: Box<str>,
+    /// The name in it.
+    pub name: Box<str>,
+}
+
+/// An event that became a message.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mapped {
+    /// The message.
+    pub message: Message,
+    /// The aggregate it belongs to.
+    pub aggregate: AggregateKey,
+    /// The names of the row's headers that were left out because they are ours; mostly empty.
+    pub dropped_headers: Vec<Box<str>>,
+}
+
+/// An event that cannot become a message as it stands.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refused {
+    /// Why.
+    pub reason: Reason,
+    /// What exactly, for logs: names and sizes, never a value.
+    pub detail: String,
+    /// The aggregate it belongs to; without one it stands for itself.
+    pub aggregate: Option<AggregateKey>,
+}
+
+/// Names one aggregate: its type and id.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct AggregateKey(Box<str>);
+
+impl AggregateKey {
+    /// The key of this aggregate; a NUL, which no text of Postgres holds, joins the two.
+    pub fn new(aggregate_type: &str, aggregate_id: &str) -> AggregateKey {
+        let mut key = String::with_capacity(aggregate_type.len() + 1 + aggregate_id.len());
+        key.push_str(aggregate_type);
+        key.push('\0');
+        key.push_str(aggregate_id);
+        AggregateKey(key.into())
+    }
+}
+
+impl TableName {
+    /// The table of this schema and name.
+    pub fn new(schema: &str, name: &str) -> TableName {
+        TableName { schema: schema.into(), name: name.into() }
+    }
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Settings {
+            tables: vec![TableName::new("postrider", "outbox")],
+            command: Some(TableName::new("postrider", "command")),
+            columns: Columns::default(),
+            exchange: "postrider".into(),
+            routing_key: RoutingKey::default(),
+            message_bytes_max: 16 << 20,
+        }
+    }
+}
+
+/// The settings, and the words that all messages share.
+#[derive(Debug)]
+pub(crate) struct Mapping {
+    pub(crate) settings: Settings,
+    header_names: HeaderNames,
+    json: Arc<str>,
+    text: Arc<str>,
+    bytes: Arc<str>,
+}
+
+impl Mapping {
+    pub(crate) fn new(settings: Settings) -> Mapping {
+        Mapping {
+            settings,
+            header_names: HeaderNames::new(),
+            json: "application/json".into(),
+            text: "text/plain; charset=utf-8".into(),
+            bytes: "application/octet-stream".into(),
+        }
+    }
+
+    /// Maps one row of an outbox table.
+    pub(crate) fn map(
+        &self,
+        layout: &Layout,
+        values: &[Value<'_>],
+        position: Position,
+    ) -> Result<Mapped, Refused> {
+        let row = layout.row(values);
+        let (aggregate_type, aggregate_id) =
+            aggregate(&row).map_err(|(reason, detail)| Refused { reason, detail, aggregate: None })?;
+        let aggregate = AggregateKey::new(aggregate_type, aggregate_id);
+        match self.message(&row, layout.payload, aggregate_type, aggregate_id, position) {
+            Ok((message, dropped_headers)) => Ok(Mapped { message, aggregate, dropped_headers }),
+            Err((reason, detail)) => Err(Refused { reason, detail, aggregate: Some(aggregate) }),
+        }
+    }
+
+    /// The message, and the names of the row's headers that it does not carry.
+    fn message(
+        &self,
+        row: &Row<'_>,
+        payload: Kind,
+        aggregate_type: &str,
+        aggregate_id: &str,
+        position: Position,
+    ) -> Result<(Message, Vec<Box<str>>), Refusal> {
+        let event_type = row.event_type.required()?;
+        let event_version = row.event_version.parse("32-bit integer")?;
+        let occurred_at = row.occurred_at.parse("timestamp")?;
+        let fields = RouteFields { aggregate_type, aggregate_id, event_type, event_version };
+        let headers = self.headers(row, fields, occurred_at)?;
+        let message = Message {
+            position,
+            exchange: match short("exchange", row.exchange.text()?)? {
+                Some(exchange) => exchange.into(),
+                None => self.settings.exchange.clone(),
+            },
+            routing_key: self.routing_key(row, fields)?,
+            message_id: fitting("message id", row.id.required()?)?.into(),
+            event_type: fitting("type", event_type)?.into(),
+            correlation_id: short("correlation id", row.correlation_id.text()?)?.map(Box::from),
+            content_type: match short("content type", row.content_type.text()?)? {
+                Some(content_type) => content_type.into(),
+                None => self.content_type(payload).clone(),
+            },
+            timestamp_s: occurred_at.and_then(Timestamp::amqp),
+            headers: headers.all,
+            body: self.body(row, payload)?,
+        };
+        Ok((message, headers.dropped))
+    }
+
+    fn headers(
+        &self,
+        row: &Row<'_>,
+        fields: RouteFields<'_>,
+        occurred_at: Option<Timestamp>,
+    ) -> Result<Headers, Refusal> {
+        let names = &self.header_names;
+        let mut headers = Headers::default();
+        headers.text(&names.aggregate_type, fields.aggregate_type);
+        headers.text(&names.aggregate_id, fields.aggregate_id);
+        if let Some(version) = fields.event_version {
+            headers.add(&names.event_version, HeaderValue::Int(version));
+        }
+        if let Some(seq) = row.aggregate_seq.parse("64-bit integer")? {
+            headers.add(&names.aggregate_seq, HeaderValue::Long(seq));
+        }
+        if let Some(causation_id) = row.causation_id.text()? {
+            headers.text(&names.causation_id, causation_id);
+        }
+        if let Some(occurred_at) = occurred_at.and_then(Timestamp::rfc3339) {
+            headers.text(&names.occurred_at, occurred_at);
+        }
+        if let Some(traceparent) = row.traceparent.text()? {
+            headers.text(&names.traceparent, traceparent);
+        }
+        if row.payload.bytes()?.is_none() {
+            headers.add(&names.payload_null, HeaderValue::Bool(true));
+        }
+        if let Some(json) = row.headers.text()? {
+            headers.add_row(names, json).map_err(|detail| (Reason::BadHeader, detail))?;
+        }
+        Ok(headers)
+    }
+
+    fn routing_key(&self, row: &Row<'_>, fields: RouteFields<'_>) -> Result<Box<str>, Refusal> {
+        let what = "routing key";
+        if let Some(key) = short(what, row.routing_key.text()?)? {
+            return Ok(key.into());
+        }
+        let key = self.settings.routing_key.fill(fields).ok_or_else(|| row.event_version.null())?;
+        fitting(what, &key)?;
+        Ok(key.into())
+    }
+
+    /// The payload exactly as Postgres prints it; a `bytea` as the bytes that the text stands for.
+    fn body(&self, row: &Row<'_>, payload: Kind) -> Result<Bytes, Refusal> {
+        let Some(printed) = row.payload.bytes()? else { return Ok(Bytes::new()) };
+        let max = self.settings.message_bytes_max;
+        let fits = |bytes: usize| {
+            if bytes <= max {
+                return Ok(());
+            }
+            Err((
+                Reason::MessageTooLarge,
+                format!("the body has {bytes} bytes, at most {max} can be carried"),
+            ))
+        };
+        match payload {
+            Kind::Json | Kind::Text => {
+                fits(printed.len())?;
+                Ok(Bytes::copy_from_slice(printed))
+            }
+            Kind::Bytes => {
+                let digits =
+                    printed.strip_prefix(b"\\x").ok_or_else(|| row.payload.bad("is not printed in hex"))?;
+                fits(digits.len() / 2)?;
+                hex(digits).ok_or_else(|| row.payload.bad("is not printed in hex"))
+            }
+        }
+    }
+
+    fn content_type(&self, payload: Kind) -> &Arc<str> {
+        match payload {
+            Kind::Json => &self.json,
+            Kind::Bytes => &self.bytes,
+            Kind::Text => &self.text,
+        }
+    }
+}
+
+fn aggregate<'a>(row: &Row<'a>) -> Result<(&'a str, &'a str), Refusal> {
+    Ok((row.aggregate_type.required()?, row.aggregate_id.required()?))
+}
+
+/// The text, if AMQP can carry it as a short string.
+fn fitting<'a>(what: &str, text: &'a str) -> Result<&'a str, Refusal> {
+    let bytes = text.len();
+    if bytes <= SHORT_STRING_BYTES_MAX {
+        return Ok(text);
+    }
+    let detail = format!("the {what} has {bytes} bytes, at most {SHORT_STRING_BYTES_MAX} can be carried");
+    Err((Reason::ShortString, detail))
+}
+
+fn short<'a>(what: &str, text: Option<&'a str>) -> Result<Option<&'a str>, Refusal> {
+    text.map(|text| fitting(what, text)).transpose()
+}
+
+fn hex(digits: &[u8]) -> Option<Bytes> {
+    let nibble = |digit: u8| char::from(digit).to_digit(16);
+    let (pairs, odd) = digits.as_chunks();
+    let byte = |&[high, low]: &[u8; 2]| u8::try_from(nibble(high)? << 4 | nibble(low)?).ok();
+    if odd.is_empty() { pairs.iter().map(byte).collect() } else { None }
+}
