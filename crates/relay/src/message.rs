@@ -33,6 +33,24 @@ pub struct Message {
     pub body: Bytes,
 }
 
+impl Message {
+    /// About what the message holds in memory, in bytes: its texts, its body, and the allocations.
+    pub fn memory_bytes(&self) -> usize {
+        const ALLOCATION: usize = 16;
+        let texts =
+            [&self.routing_key, &self.message_id, &self.event_type].map(|text| text.len() + ALLOCATION);
+        let correlation = self.correlation_id.as_ref().map_or(0, |text| text.len() + ALLOCATION);
+        let headers = self.headers.iter().map(|(_, value)| match value {
+            HeaderValue::Text(text) => size_of::<(Arc<str>, HeaderValue)>() + text.len() + ALLOCATION,
+            HeaderValue::Bool(_) | HeaderValue::Int(_) | HeaderValue::Long(_) => {
+                size_of::<(Arc<str>, HeaderValue)>()
+            }
+        });
+        let fixed = size_of::<Self>() + texts.iter().sum::<usize>() + correlation;
+        fixed + headers.sum::<usize>() + self.body.len() + 2 * ALLOCATION
+    }
+}
+
 /// A value in the header table, by its AMQP 0-9-1 type.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum HeaderValue {

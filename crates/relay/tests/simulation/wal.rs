@@ -1,0 +1,180 @@
+//! The Postgres of the simulation: a log of transactions, a slot, and a walsender.
+
+use bytes::{BufMut, Bytes, BytesMut};
+use postrider_relay::{Frame, Lsn};
+
+/// One event: the `seq`th of its aggregate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct Event {
+    pub(crate) aggregate: u32,
+    pub(crate) seq: u32,
+    /// Its row cannot be mapped.
+    pub(crate) poison: bool,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Transaction {
+    pub(crate) commit_lsn: Lsn,
+    pub(crate) end_lsn: Lsn,
+    /// `None` is a row of another kind: an UPDATE, or an INSERT into another table.
+    pub(crate) rows: Vec<Option<Event>>,
+    /// Committed while the publication did not cover the table: the server skips it.
+    pub(crate) skipped: bool,
+}
+
+/// The log and the slot on it.
+#[derive(Debug, Default)]
+pub(crate) struct Wal {
+    pub(crate) transactions: Vec<Transaction>,
+    pub(crate) end: u64,
+    /// What the server has been told.
+    pub(crate) reported: Lsn,
+    /// What of it survives a crash of the server.
+    pub(crate) persisted: Lsn,
+    pub(crate) covered: bool,
+}
+
+impl Wal {
+    pub(crate) fn new() -> Self {
+        Self { end: 100, covered: true, ..Self::default() }
+    }
+
+    /// Something else is written.
+    pub(crate) fn noise(&mut self, bytes: u64) {
+        self.end += bytes;
+    }
+
+    pub(crate) fn commit(&mut self, rows: Vec<Option<Event>>) {
+        self.end += 50;
+        let commit_lsn = Lsn(self.end);
+        self.end += 8;
+        self.transactions.push(Transaction {
+            commit_lsn,
+            end_lsn: Lsn(self.end),
+            rows,
+            skipped: !self.covered,
+        });
+    }
+
+    /// Which transactions a session that starts now is sent.
+    pub(crate) fn first_unreported(&self) -> usize {
+        self.transactions.iter().take_while(|transaction| transaction.end_lsn <= self.reported).count()
+    }
+}
+
+/// One replication session.
+#[derive(Debug)]
+pub(crate) struct Walsender {
+    transaction: usize,
+    /// 0: its begin is next; n: its row n - 1; behind the last row: its commit.
+    step: usize,
+    described: bool,
+}
+
+impl Walsender {
+    pub(crate) fn start(wal: &Wal) -> Self {
+        Self { transaction: wal.first_unreported(), step: 0, described: false }
+    }
+
+    pub(crate) fn inside(&self) -> bool {
+        self.step > 0
+    }
+
+    /// How far everything has been sent.
+    pub(crate) fn sent(&self, wal: &Wal) -> Lsn {
+        wal.transactions.get(self.transaction).map_or(Lsn(wal.end), |next| Lsn(next.commit_lsn.0 - 1))
+    }
+
+    /// The end of the transaction that is being sent.
+    pub(crate) fn sending(&self, wal: &Wal) -> Lsn {
+        wal.transactions[self.transaction].end_lsn
+    }
+
+    pub(crate) fn next(&mut self, wal: &Wal) -> Option<Frame> {
+        while wal.transactions.get(self.transaction)?.skipped {
+            self.transaction += 1;
+        }
+        let transaction = &wal.transactions[self.transaction];
+        let step = self.step;
+        self.step += 1;
+        if step == 0 {
+            return Some(Frame::Begin { commit_lsn: transaction.commit_lsn, committed_us: 0 });
+        }
+        if step > transaction.rows.len() {
+            self.transaction += 1;
+            self.step = 0;
+            let (commit_lsn, end_lsn) = (transaction.commit_lsn, transaction.end_lsn);
+            return Some(Frame::Commit { commit_lsn, end_lsn });
+        }
+        if !self.described {
+            self.described = true;
+            self.step = step;
+            return Some(Frame::Change(relation()));
+        }
+        Some(Frame::Change(match transaction.rows[step - 1] {
+            Some(event) => insert(event),
+            None => Bytes::from_static(b"U\0\0\0\x07N\0\0"),
+        }))
+    }
+}
+
+const TABLE: u32 = 7;
+const COLUMNS: [(&str, u32); 6] = [
+    ("id", 2950),
+    ("aggregate_type", 25),
+    ("aggregate_id", 25),
+    ("event_type", 25),
+    ("payload", 114),
+    ("aggregate_seq", 20),
+];
+
+/// A relation message of pgoutput (PostgreSQL manual, "Logical Replication Message Formats").
+fn relation() -> Bytes {
+    let mut frame = BytesMut::new();
+    frame.put_u8(b'R');
+    frame.put_u32(TABLE);
+    frame.put_slice(b"postrider\0outbox\0d");
+    frame.put_u16(u16::try_from(COLUMNS.len()).unwrap());
+    for (name, kind) in COLUMNS {
+        frame.put_u8(0);
+        frame.put_slice(name.as_bytes());
+        frame.put_u8(0);
+        frame.put_u32(kind);
+        frame.put_i32(-1);
+    }
+    frame.freeze()
+}
+
+fn insert(event: Event) -> Bytes {
+    let Event { aggregate, seq, poison } = event;
+    let id = format!("{aggregate}:{seq}");
+    let columns = [
+        Some(id.clone()),
+        Some("order".to_owned()),
+        Some(aggregate.to_string()),
+        (!poison).then(|| "placed".to_owned()),
+        Some(format!("{{\"seq\":{seq}}}")),
+        Some(seq.to_string()),
+    ];
+    let mut frame = BytesMut::new();
+    frame.put_u8(b'I');
+    frame.put_u32(TABLE);
+    frame.put_u8(b'N');
+    frame.put_u16(u16::try_from(columns.len()).unwrap());
+    for column in columns {
+        let Some(text) = column else {
+            frame.put_u8(b'n');
+            continue;
+        };
+        frame.put_u8(b't');
+        frame.put_u32(u32::try_from(text.len()).unwrap());
+        frame.put_slice(text.as_bytes());
+    }
+    frame.freeze()
+}
+
+/// The event that `message_id` names.
+pub(crate) fn event(message_id: &str) -> Event {
+    let (aggregate, seq) = message_id.split_once(':').expect("our own id");
+    Event { aggregate: aggregate.parse().unwrap(), seq: seq.parse().unwrap(), poison: false }
+}
