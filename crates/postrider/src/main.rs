@@ -1,2 +1,8 @@
 //! The relay binary.
+
+mod config;
+mod health;
+mod logs;
+mod metrics;
+
 fn main() {}
