@@ -54,3 +54,9 @@ impl Home {
         Ok(path)
     }
 }
+
+/// The end of a log, for an error message.
+pub(crate) fn last_lines(log: &str) -> String {
+    let lines: Vec<&str> = log.lines().collect();
+    lines[lines.len().saturating_sub(20)..].join("\n")
+}

@@ -11,62 +11,20 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use crate::account::Account;
-use crate::home::Home;
+use crate::home::{Home, last_lines};
 use crate::port::Port;
 use crate::sql::Sql;
 use crate::tls::Certificates;
-use crate::{binaries, children, eventually};
+use crate::{binaries, children, eventually, url};
+
+pub use crate::postgres_options::{PostgresOptions, Tls};
 
 const BOOT_LIMIT: Duration = Duration::from_secs(60);
 const STOP_LIMIT: Duration = Duration::from_secs(30);
 
 /// The superuser and its password; over TCP every role logs in with a password (SCRAM).
 pub const SUPERUSER: &str = "postgres";
-const SUPERUSER_PASSWORD: &str = "superuser-secret";
-
-/// What to start; the default is a server as a careful user would run it: `fsync` on, `wal_level = logical`.
-#[derive(Clone, Debug)]
-pub struct PostgresOptions {
-    /// The folder of the server's programs; none: the newest that is installed.
-    pub bin: Option<PathBuf>,
-    /// Off makes the server quicker where no test looks at durability.
-    pub fsync: bool,
-    /// `replica` is what a fresh installation has.
-    pub wal_level: &'static str,
-    /// Milliseconds; none: the server's default of a minute.
-    pub wal_sender_timeout_ms: Option<u32>,
-    /// Megabytes of WAL that a slot may hold back; none: any amount.
-    pub max_slot_wal_keep_size_mb: Option<u32>,
-    /// Whether, and how strictly, the server speaks TLS.
-    pub tls: Tls,
-    /// Further lines of `postgresql.conf`, as name and value; they win over all others.
-    pub settings: Vec<(String, String)>,
-}
-
-impl Default for PostgresOptions {
-    fn default() -> Self {
-        Self {
-            bin: None,
-            fsync: true,
-            wal_level: "logical",
-            wal_sender_timeout_ms: None,
-            max_slot_wal_keep_size_mb: None,
-            tls: Tls::Off,
-            settings: Vec::new(),
-        }
-    }
-}
-
-/// A server's attitude to TLS.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Tls {
-    /// Not spoken.
-    Off,
-    /// Spoken with clients that ask for it.
-    Offered,
-    /// A connection without it is refused.
-    Required,
-}
+pub(crate) const SUPERUSER_PASSWORD: &str = "superuser-secret";
 
 /// How a server is told to stop: <https://www.postgresql.org/docs/current/server-shutdown.html>.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -103,14 +61,16 @@ impl Postgres {
         };
         let mut server = Self { bin, port: Port::free()?, certificates, postmaster: None, home };
         server.make_data_folder().await?;
-        server.write_configuration(&options)?;
+        server.home.write("data/pg_hba.conf", &options.access())?;
+        let lines = options.lines(server.port(), server.home.folder(), server.certificates());
+        server.configure(&lines)?;
         server.start_again().await?;
         Ok(server)
     }
 
     /// The URL of `database` for the role `user`; the password is percent-encoded as given.
     pub fn url(&self, user: &str, password: &str, database: &str) -> String {
-        url(user, password, self.port(), database)
+        url::postgres(user, password, self.port(), database)
     }
 
     /// The URL of `database` for the superuser.
@@ -177,12 +137,13 @@ impl Postgres {
     }
 
     /// Appends lines to `postgresql.conf`; they hold from the next [`Self::reload`] or start.
-    pub fn configure(&self, settings: &[(&str, &str)]) -> Result<()> {
+    pub fn configure(&self, settings: &[(impl AsRef<str>, impl AsRef<str>)]) -> Result<()> {
         use std::io::Write as _;
         let path = self.home.folder().join("data/postgresql.conf");
         let mut file = fs::OpenOptions::new().append(true).open(&path).context("open postgresql.conf")?;
         for (name, value) in settings {
-            writeln!(file, "{name} = '{}'", value.replace('\'', "''")).context("write postgresql.conf")?;
+            writeln!(file, "{} = '{}'", name.as_ref(), value.as_ref().replace('\'', "''"))
+                .context("write postgresql.conf")?;
         }
         Ok(())
     }
@@ -322,46 +283,6 @@ impl Postgres {
         }
         Ok(())
     }
-
-    fn write_configuration(&self, options: &PostgresOptions) -> Result<()> {
-        let host = if options.tls == Tls::Required { "hostssl" } else { "host" };
-        let access = format!(
-            "local all all trust\nlocal replication all trust\n\
-             {host} all all 127.0.0.1/32 scram-sha-256\n{host} replication all 127.0.0.1/32 scram-sha-256\n"
-        );
-        self.home.write("data/pg_hba.conf", &access)?;
-        let port = self.port().to_string();
-        let folder = self.home.folder().to_string_lossy();
-        self.configure(&[
-            ("listen_addresses", "127.0.0.1"),
-            ("port", &port),
-            ("unix_socket_directories", &folder),
-            ("wal_level", options.wal_level),
-            ("max_wal_senders", "64"),
-            ("max_replication_slots", "64"),
-            ("max_connections", "200"),
-            ("password_encryption", "scram-sha-256"),
-            ("fsync", if options.fsync { "on" } else { "off" }),
-            ("log_line_prefix", "%m [%p] %a %d "),
-        ])?;
-        if let Some(limit) = options.wal_sender_timeout_ms {
-            self.configure(&[("wal_sender_timeout", &format!("{limit}ms"))])?;
-        }
-        if let Some(size) = options.max_slot_wal_keep_size_mb {
-            self.configure(&[("max_slot_wal_keep_size", &format!("{size}MB"))])?;
-        }
-        if let Some(files) = &self.certificates {
-            self.configure(&[
-                ("ssl", "on"),
-                ("ssl_cert_file", &files.certificate.to_string_lossy()),
-                ("ssl_key_file", &files.key.to_string_lossy()),
-            ])?;
-        }
-        for (name, value) in &options.settings {
-            self.configure(&[(name, value)])?;
-        }
-        Ok(())
-    }
 }
 
 impl Drop for Postgres {
@@ -372,30 +293,4 @@ impl Drop for Postgres {
             let _ = postmaster.wait();
         }
     }
-}
-
-/// A URL with every part encoded.
-pub(crate) fn url(user: &str, password: &str, port: u16, database: &str) -> String {
-    let [user, password, database] = [user, password, database].map(encoded);
-    format!("postgres://{user}:{password}@127.0.0.1:{port}/{database}")
-}
-
-/// Percent-encoded but for what RFC 3986 calls unreserved.
-pub(crate) fn encoded(text: &str) -> String {
-    use std::fmt::Write as _;
-    let mut out = String::new();
-    for byte in text.bytes() {
-        if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
-            out.push(char::from(byte));
-        } else {
-            let _ = write!(out, "%{byte:02X}");
-        }
-    }
-    out
-}
-
-/// The end of a log, for an error message.
-pub(crate) fn last_lines(log: &str) -> String {
-    let lines: Vec<&str> = log.lines().collect();
-    lines[lines.len().saturating_sub(20)..].join("\n")
 }

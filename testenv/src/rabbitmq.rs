@@ -15,11 +15,10 @@ use tokio::time::timeout;
 
 use crate::account::Account;
 use crate::ctl::Ctl;
-use crate::home::Home;
+use crate::home::{Home, last_lines};
 use crate::port::Port;
-use crate::postgres::{encoded, last_lines};
 use crate::tls::Certificates;
-use crate::{binaries, eventually};
+use crate::{binaries, eventually, seed, url};
 
 const BOOT_LIMIT: Duration = Duration::from_secs(120);
 const STOP_LIMIT: Duration = Duration::from_secs(60);
@@ -93,7 +92,7 @@ impl RabbitMq {
 
     /// The URL of `vhost` for `user`, without TLS.
     pub fn url(&self, user: &str, password: &str, vhost: &str) -> String {
-        url("amqp", user, password, "127.0.0.1", self.port(), vhost)
+        url::rabbitmq("amqp", user, password, "127.0.0.1", self.port(), vhost)
     }
 
     /// The URL of the vhost `/` for the first user.
@@ -104,7 +103,7 @@ impl RabbitMq {
     /// The URL of `vhost` for `user` with TLS, by the name `localhost`; none if the node was started without.
     pub fn tls_url(&self, user: &str, password: &str, vhost: &str) -> Option<String> {
         let port = self.amqps.as_ref()?.number();
-        Some(url("amqps", user, password, "localhost", port, vhost))
+        Some(url::rabbitmq("amqps", user, password, "localhost", port, vhost))
     }
 
     /// The AMQP port on 127.0.0.1.
@@ -261,7 +260,7 @@ impl RabbitMq {
     }
 
     fn write_configuration(&self, options: &RabbitMqOptions) -> Result<()> {
-        self.home.write(".erlang.cookie", &format!("{:016X}", crate::seed::random()))?;
+        self.home.write(".erlang.cookie", &format!("{:016X}", seed::random()))?;
         self.home.write("enabled_plugins", &format!("[{}].\n", options.plugins.join(",")))?;
         self.home.write("environment", "")?;
         let mut lines = vec![
@@ -303,10 +302,4 @@ async fn greets(port: u16) -> bool {
         stream.read_u8().await.ok()
     };
     matches!(timeout(Duration::from_secs(5), greeting).await, Ok(Some(1)))
-}
-
-/// A URL with every part encoded.
-pub(crate) fn url(scheme: &str, user: &str, password: &str, host: &str, port: u16, vhost: &str) -> String {
-    let [user, password, vhost] = [user, password, vhost].map(encoded);
-    format!("{scheme}://{user}:{password}@{host}:{port}/{vhost}")
 }
