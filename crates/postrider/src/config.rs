@@ -9,12 +9,14 @@ mod example;
 mod key;
 mod overlay;
 mod secret;
+mod table;
 #[cfg(test)]
 mod tests;
 
 use std::path::PathBuf;
 use std::time::Duration;
 
+use postrider_relay::TableName;
 use serde::{Deserialize, Deserializer};
 
 pub(crate) use example::{effective, example};
@@ -59,6 +61,16 @@ pub(crate) struct Outbox {
     pub(crate) table: Vec<String>,
 }
 
+impl Outbox {
+    /// The tables' names, as the catalogue has them.
+    pub(crate) fn tables(&self) -> Result<Vec<TableName>, ConfigError> {
+        let read = |text: &String| {
+            table::read(text).map_err(|error| ConfigError(format!("read outbox.table: {error}")))
+        };
+        self.table.iter().map(read).collect()
+    }
+}
+
 /// Where events go.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -100,7 +112,7 @@ pub(crate) struct Limits {
     pub(crate) in_flight_events: usize,
     pub(crate) in_flight_bytes: usize,
     /// 0 is no limit.
-    pub(crate) events_per_second: u64,
+    pub(crate) events_per_second: u32,
     #[serde(rename = "drain_timeout_ms", deserialize_with = "milliseconds")]
     pub(crate) drain_timeout: Duration,
 }

@@ -1,8 +1,56 @@
-//! The relay binary.
+//! The relay binary: reads what is asked, and with which configuration, and does it.
 
+mod cli;
+mod commands;
 mod config;
 mod health;
+mod http;
 mod logs;
 mod metrics;
+mod run;
+mod status;
 
-fn main() {}
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use crate::cli::{Cli, Command};
+use crate::config::{ConfigError, Loaded, Sources};
+
+fn main() -> ExitCode {
+    // Before any connection is thought of: both clients take the provider from here.
+    let ring = rustls::crypto::ring::default_provider().install_default();
+    assert!(ring.is_ok(), "the provider is installed once");
+
+    match start(Cli::parse()) {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("postrider: failed to {error:#}");
+            // What is wrong with the words or the configuration is 2, what failed is 1.
+            ExitCode::from(if error.is::<ConfigError>() { 2 } else { 1 })
+        }
+    }
+}
+
+fn start(cli: Cli) -> anyhow::Result<ExitCode> {
+    if let Command::Config { example: true } = cli.command {
+        print!("{}", config::example());
+        return Ok(ExitCode::SUCCESS);
+    }
+    let sources = Sources { file: cli.config, variables: std::env::vars_os().collect(), set: cli.set };
+    let loaded = sources.load()?;
+    logs::init(&loaded.config.log);
+    for warning in &loaded.warnings {
+        tracing::warn!("{warning}");
+    }
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    runtime.block_on(dispatch(cli.command, loaded))
+}
+
+async fn dispatch(command: Command, loaded: Loaded) -> anyhow::Result<ExitCode> {
+    match command {
+        Command::Run => run::run(loaded.config).await,
+        Command::Config { .. } => Ok(commands::config(&loaded)),
+        Command::Init(_) | Command::Doctor(_) | Command::Status(_) | Command::Slot(_) => todo!(),
+    }
+}

@@ -89,7 +89,7 @@ pub(crate) const KEYS: &[Key] = &[
     Key {
         section: "outbox",
         name: "table",
-        form: Form::Text { expected: "a table's name, such as postrider.outbox", check: table_name },
+        form: Form::Text { expected: "schema.table, such as postrider.outbox", check: table_name },
         list: true,
         default: Default::Is("postrider.outbox"),
         meaning: "The outbox table, or several.",
@@ -459,7 +459,7 @@ fn publication_name(text: &str) -> Result<(), String> {
 }
 
 fn table_name(text: &str) -> Result<(), String> {
-    not_empty(text)
+    super::table::read(text).map(|_| ())
 }
 
 fn template(text: &str) -> Result<(), String> {
@@ -532,11 +532,11 @@ mod tests {
             ("rabbitmq.declare", "true", Ok("true")),
             ("rabbitmq.exchange", "true", Err("expected at most 255 bytes, got one of type boolean")),
             ("outbox.table", "'a.b'", Ok("[\"a.b\"]")),
-            ("outbox.table", "['a.b', 'c']", Ok("[\"a.b\", \"c\"]")),
+            ("outbox.table", "['a.b', 'c.d']", Ok("[\"a.b\", \"c.d\"]")),
             (
                 "outbox.table",
                 "[1]",
-                Err("expected a table's name, such as postrider.outbox, got one of type array"),
+                Err("expected schema.table, such as postrider.outbox, got one of type array"),
             ),
         ] {
             let parsed = DeValue::parse(toml).expect("TOML");

@@ -1,0 +1,162 @@
+//! The command line: what can be asked, and in which words.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand};
+use postrider_relay::Lsn;
+
+/// Carries events from an outbox table in Postgres to `RabbitMQ`.
+#[derive(Debug, Parser)]
+#[command(
+    version,
+    about = "Carries events from an outbox table in Postgres to RabbitMQ",
+    max_term_width = 100
+)]
+pub(crate) struct Cli {
+    /// Read the configuration from this file (also: `POSTRIDER_CONFIG`)
+    #[arg(long, global = true, value_name = "FILE")]
+    pub(crate) config: Option<PathBuf>,
+    /// Set one key of the configuration; repeatable, wins over file and environment
+    #[arg(long, global = true, value_name = "SECTION.KEY=VALUE")]
+    pub(crate) set: Vec<String>,
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// The relay: until SIGTERM or SIGINT, then drain, report, exit
+    Run,
+    /// Create what is missing in the database: schema, tables, publication, slot
+    Init(Init),
+    /// Check both sides; each finding with the statement that mends it
+    Doctor(Output),
+    /// Slot, lag and the relay's health on one screen
+    Status(Output),
+    /// Look at or change the replication slot
+    #[command(subcommand)]
+    Slot(Slot),
+    /// Print the effective configuration, secrets masked
+    Config {
+        /// Print the commented default file instead
+        #[arg(long)]
+        example: bool,
+    },
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Init {
+    /// Only say what is there and what would be created
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+    #[command(flatten)]
+    pub(crate) creation: Creation,
+}
+
+/// How a slot is created.
+#[derive(Clone, Copy, Debug, Args)]
+pub(crate) struct Creation {
+    /// Give up when open transactions hold up the slot's creation for so long
+    #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=86400))]
+    pub(crate) wait: u64,
+    /// Create the slot without `failover`, which PostgreSQL 17 and later would keep on a standby
+    #[arg(long)]
+    pub(crate) no_failover: bool,
+}
+
+#[derive(Clone, Copy, Debug, Args)]
+pub(crate) struct Output {
+    /// Print one JSON document
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Slot {
+    /// List the replication slots of the server
+    List(Output),
+    /// Create the slot, and record it for the relay
+    Create {
+        /// Default: postgres.slot
+        name: Option<String>,
+        #[command(flatten)]
+        creation: Creation,
+        #[command(flatten)]
+        output: Output,
+    },
+    /// Drop the slot: what it has not delivered is lost to it
+    Drop {
+        /// Default: postgres.slot
+        name: Option<String>,
+        /// Do it
+        #[arg(long)]
+        yes: bool,
+        #[command(flatten)]
+        output: Output,
+    },
+    /// Move the slot forward: what lies between is never delivered
+    Advance {
+        /// Default: postgres.slot
+        name: Option<String>,
+        /// An LSN such as 0/16B3748, or `end` for the server's present position
+        #[arg(long, value_name = "LSN|end")]
+        to: Target,
+        /// Do it
+        #[arg(long)]
+        yes: bool,
+        #[command(flatten)]
+        output: Output,
+    },
+}
+
+/// Where a slot is moved to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Target {
+    Lsn(Lsn),
+    /// Where the server writes now.
+    End,
+}
+
+impl std::str::FromStr for Target {
+    type Err = postrider_relay::LsnError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        if text == "end" { Ok(Target::End) } else { text.parse().map(Target::Lsn) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_sound() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn what_the_contract_names_is_understood() {
+        for line in [
+            "run",
+            "--config f run --set a.b=c",
+            "init --dry-run --wait 5 --no-failover",
+            "doctor --json",
+            "status --json",
+            "slot list --json",
+            "slot create other --wait 1",
+            "slot drop --yes",
+            "slot advance --to end --yes",
+            "slot advance other --to 0/16B3748",
+            "config --example",
+        ] {
+            let words = ["postrider"].into_iter().chain(line.split(' '));
+            Cli::try_parse_from(words).unwrap_or_else(|error| panic!("{line}: {error}"));
+        }
+        for line in ["", "quarantine list", "prune", "slot advance", "slot advance --to 0", "init --wait 0"] {
+            let words = ["postrider"].into_iter().chain(line.split(' '));
+            assert_eq!(Cli::try_parse_from(words).expect_err(line).exit_code(), 2, "{line}");
+        }
+    }
+}
