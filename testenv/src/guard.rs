@@ -78,3 +78,25 @@ impl Drop for Guard {
         let _ = self.shell.wait();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn when_the_pipe_closes_the_process_ends_and_the_folder_goes() {
+        let folder = std::env::temp_dir().join(format!("postrider-guard-{:016x}", crate::seed::random()));
+        std::fs::create_dir(&folder).expect("a folder");
+        let mut guard = Guard::start(&folder).expect("a guard");
+        let mut process = Command::new("sleep").arg("60").process_group(0).spawn().expect("a process");
+        guard.watch("KILL", -process.id().cast_signed()).expect("a listening guard");
+        std::thread::sleep(Duration::from_millis(50));
+        assert!(process.try_wait().expect("a child").is_none(), "while the pipe is open nothing happens");
+        guard.release();
+        assert!(!process.wait().expect("a child").success());
+        drop(guard);
+        assert!(!folder.exists());
+    }
+}

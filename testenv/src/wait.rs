@@ -1,5 +1,6 @@
 //! Waiting for something to become true, with a limit that is generous and never measured.
 
+use std::fmt::Display;
 use std::time::Duration;
 
 use anyhow::{Result, bail};
@@ -13,7 +14,7 @@ const PAUSE: Duration = Duration::from_millis(20);
 /// # Errors
 /// What `look` itself answers, or that `what` did not come within `limit`.
 pub async fn eventually<T>(
-    what: &str,
+    what: impl Display,
     limit: Duration,
     mut look: impl AsyncFnMut() -> Result<Option<T>>,
 ) -> Result<T> {

@@ -1,20 +1,34 @@
-//! The servers themselves: they start, stop, come back on their ports, and leave nothing behind.
+//! The servers themselves: they start, break on request, come back on their ports, and leave nothing behind.
 
-use std::time::Instant;
+use std::path::Path;
+use std::time::{Duration, Instant};
 
-use anyhow::Result;
-use testenv::{Postgres, PostgresOptions, RabbitMq, RabbitMqOptions, Sql, Stop};
+use amqprs::connection::{Connection, OpenConnectionArguments};
+use anyhow::{Context as _, Result};
+use testenv::{Pair, Postgres, PostgresOptions, RabbitMqOptions, Scope, Sql, Stop, eventually};
+use tokio::time::timeout;
+
+const LIMIT: Duration = Duration::from_secs(20);
+
+async fn amqp(port: u16) -> Result<Connection> {
+    let arguments = OpenConnectionArguments::new("127.0.0.1", port, "guest", "guest");
+    timeout(LIMIT, Connection::open(&arguments))
+        .await
+        .context("connect in time")?
+        .context("connect to RabbitMQ")
+}
 
 #[tokio::test]
 async fn postgres_keeps_its_port_and_what_was_committed() -> Result<()> {
     let started = Instant::now();
     let mut server = Postgres::start(PostgresOptions::default()).await?;
-    println!("Postgres started in {:?}", started.elapsed());
-    let url = server.admin_url("shop");
+    println!("Postgres: start {:?}", started.elapsed());
     server.create_database("shop").await?;
+    let url = server.admin_url("shop");
     Sql::connect(&url).await?.batch_execute("create table t (n int); insert into t values (1)").await?;
     for mode in [Stop::Fast, Stop::Immediate, Stop::Smart] {
-        println!("{mode:?} took {:?}", server.stop(mode).await?);
+        println!("Postgres: stop {mode:?} {:?}", server.stop(mode).await?);
+        Sql::connect(&url).await.err().context("a stopped server refuses")?;
         server.start_again().await?;
     }
     server.sigkill().await?;
@@ -22,28 +36,90 @@ async fn postgres_keeps_its_port_and_what_was_committed() -> Result<()> {
     let rows = Sql::connect(&url).await?.query("select n from t", &[]).await?;
     assert_eq!(rows.len(), 1);
     assert!(server.log().contains("database system was not properly shut down"));
+    let folder = server.socket_folder().to_owned();
+    drop(server);
+    assert!(!folder.exists());
     Ok(())
 }
 
 #[tokio::test]
-async fn rabbitmq_keeps_its_port() -> Result<()> {
+async fn postgres_wants_the_right_password_and_takes_settings() -> Result<()> {
+    let server =
+        Postgres::start(PostgresOptions { wal_level: "replica", ..PostgresOptions::default() }).await?;
+    let sql = server.connect("postgres").await?;
+    sql.batch_execute("create role clerk login password 'p w/:@'").await?;
+    Sql::connect(&server.url("clerk", "p w/:@", "postgres")).await?;
+    let refused =
+        Sql::connect(&server.url("clerk", "wrong", "postgres")).await.err().context("a wrong password")?;
+    assert!(format!("{refused:#}").contains("password authentication failed"), "{refused:#}");
+    let show = async |name: &str| -> Result<String> {
+        Ok(sql.query_one(&format!("show {name}"), &[]).await?.get(0))
+    };
+    assert_eq!(show("wal_level").await?, "replica");
+    assert_eq!(show("fsync").await?, "on");
+    server.configure(&[("work_mem", "5MB")])?;
+    server.reload()?;
+    eventually("the new setting", LIMIT, async || Ok((show("work_mem").await? == "5MB").then_some(()))).await
+}
+
+#[tokio::test]
+async fn a_private_pair_breaks_and_comes_back() -> Result<()> {
     let started = Instant::now();
-    let mut server = RabbitMq::start(RabbitMqOptions::default()).await?;
-    println!("RabbitMQ started in {:?}", started.elapsed());
-    let started = Instant::now();
-    println!("{}", server.ctl().run(&["list_vhosts"]).await?);
-    println!("ctl took {:?}", started.elapsed());
-    let started = Instant::now();
-    server.block().await?;
-    println!("block took {:?}", started.elapsed());
-    server.unblock().await?;
-    println!("stop took {:?}", server.stop().await?);
-    let started = Instant::now();
-    server.start_again().await?;
-    println!("start again took {:?}", started.elapsed());
-    server.sigkill().await?;
-    let started = Instant::now();
-    server.start_again().await?;
-    println!("start again took {:?}", started.elapsed());
+    let mut pair = Pair::private(PostgresOptions::default(), RabbitMqOptions::default()).await?;
+    println!("pair: start {:?}", started.elapsed());
+    let port = pair.rabbitmq.port();
+    let folder = pair.rabbitmq.log_path().parent().map(Path::to_owned).context("the log has a folder")?;
+
+    let connection = amqp(port).await?;
+    pair.rabbitmq.ctl().close_all_connections("a test asks").await?;
+    assert!(timeout(LIMIT, gone(&connection)).await.is_ok(), "the client is told");
+
+    println!("RabbitMQ: stop {:?}", pair.rabbitmq.stop().await?);
+    amqp(port).await.err().context("a stopped broker refuses")?;
+    pair.rabbitmq.start_again().await?;
+    let connection = amqp(port).await?;
+    pair.rabbitmq.sigkill().await?;
+    assert!(timeout(LIMIT, gone(&connection)).await.is_ok(), "a killed broker's connections end");
+    pair.rabbitmq.start_again().await?;
+
+    pair.rabbitmq.pause()?;
+    let arguments = OpenConnectionArguments::new("127.0.0.1", port, "guest", "guest");
+    let mut opening = std::pin::pin!(Connection::open(&arguments));
+    assert!(timeout(Duration::from_millis(300), &mut opening).await.is_err(), "a frozen broker is silent");
+    pair.rabbitmq.resume()?;
+    timeout(LIMIT, opening).await.context("connect to a thawed broker")??;
+
+    let alarms = async || pair.rabbitmq.ctl().run(&["eval", "rabbit_alarm:get_alarms()."]).await;
+    pair.rabbitmq.block().await?;
+    eventually("the alarm", LIMIT, async || Ok(alarms().await?.contains("memory").then_some(()))).await?;
+    pair.rabbitmq.unblock().await?;
+    eventually("no alarm", LIMIT, async || Ok((!alarms().await?.contains("memory")).then_some(()))).await?;
+
+    drop(pair);
+    assert!(!folder.exists());
+    Ok(())
+}
+
+async fn gone(connection: &Connection) {
+    while connection.is_open() {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+#[tokio::test]
+async fn scopes_share_servers_and_nothing_else() -> Result<()> {
+    let mut scope = Scope::shared("scopes share servers").await?;
+    let other = Scope::shared("scopes share servers").await?;
+    assert_ne!(scope.name(), other.name());
+    assert_eq!(scope.addresses().postgres_port, other.addresses().postgres_port);
+    scope.connect().await?.batch_execute("create table only_here ()").await?;
+    other.connect().await?.batch_execute("create table only_here ()").await?;
+    scope.take_vhost().await?;
+    assert!(scope.amqp_url().ends_with(scope.name()));
+    assert!(other.amqp_url().ends_with("/%2F"));
+    let mut arguments =
+        OpenConnectionArguments::new("127.0.0.1", scope.addresses().rabbitmq_port, "guest", "guest");
+    let connection = timeout(LIMIT, Connection::open(arguments.virtual_host(scope.vhost()))).await??;
+    timeout(LIMIT, connection.open_channel(None)).await??;
     Ok(())
 }
