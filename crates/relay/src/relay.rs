@@ -301,7 +301,8 @@ impl Relay {
             });
         }
         self.aggregates.wake(now.mono);
-        self.window(now).map(Effect::Publish)
+        // Making a window may have left something to tell.
+        self.window(now).map(Effect::Publish).or_else(|| self.effects.pop_front())
     }
 
     /// When to poll again, if nothing else happens; a time on [`Now::mono`].

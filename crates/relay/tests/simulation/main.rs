@@ -3,6 +3,7 @@
 //! Every seed is one world. A failing seed is printed; `SIMULATION_SEED=n` replays that one alone, and
 //! `SIMULATION_SEEDS=n` runs another number of worlds.
 
+mod behaviour;
 mod wal;
 mod world;
 

@@ -524,17 +524,21 @@ impl World {
 }
 
 fn relay(random: &mut fastrand::Rng) -> Relay {
+    Relay::new(Settings { window_events: random.usize(1..8), ..settings(random.u64(..)) })
+}
+
+pub(crate) fn settings(seed: u64) -> Settings {
     let first = Duration::from_millis(100);
-    Relay::new(Settings {
+    Settings {
         mapping: MappingSettings::default(),
         lanes: 3,
-        window_events: random.usize(1..8),
+        window_events: 4,
         events_per_key: 1,
         in_flight_events: 40,
         in_flight_bytes: 1 << 20,
         events_per_second: 0,
         backoff: Backoff { first, max: Duration::from_secs(30), jitter: 0.2 },
         report_every: Duration::from_millis(50),
-        seed: random.u64(..),
-    })
+        seed,
+    }
 }

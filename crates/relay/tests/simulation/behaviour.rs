@@ -1,0 +1,341 @@
+//! Single rules, each shown with a handful of frames and answers.
+
+use std::time::Duration;
+
+use postrider_relay::{
+    Answer, Broker, BrokerLimits, Checked, Effect, Frame, Lsn, Notice, Now, Reason, Relay, Settings, Trouble,
+    Verdict, Window, WindowEnd,
+};
+
+use crate::wal::{Event, Wal, Walsender, event};
+use crate::world::settings;
+
+struct Scene {
+    relay: Relay,
+    now: Duration,
+    wal: Wal,
+    walsender: Walsender,
+    notices: Vec<Notice>,
+    reported: Option<Lsn>,
+    left: bool,
+}
+
+impl Scene {
+    fn new(change: impl FnOnce(&mut Settings)) -> Self {
+        let mut settings = Settings { lanes: 8, window_events: 128, ..settings(1) };
+        settings.in_flight_events = 16_384;
+        change(&mut settings);
+        let wal = Wal::new();
+        let walsender = Walsender::start(&wal);
+        let (notices, reported, left) = (Vec::new(), None, false);
+        let mut relay = Relay::new(settings);
+        let now = Duration::from_secs(1);
+        relay.session(Now { mono: now, unix_us: 0 });
+        relay.broker(Now { mono: now, unix_us: 0 }, READY);
+        Self { relay, now, wal, walsender, notices, reported, left }
+    }
+
+    fn now(&self) -> Now {
+        Now { mono: self.now, unix_us: 0 }
+    }
+
+    /// Commits one event of an aggregate in a transaction of its own, and streams it.
+    fn commit(&mut self, aggregate: u32, seq: u32) {
+        self.wal.commit(vec![Some(Event { aggregate, seq, poison: false })]);
+        self.stream();
+    }
+
+    fn stream(&mut self) {
+        while let Some(frame) = self.walsender.next(&self.wal) {
+            self.relay.ingest(self.now(), frame).unwrap();
+        }
+    }
+
+    /// The windows that the relay hands out now; checks are answered, reports taken.
+    fn windows(&mut self) -> Vec<Window> {
+        let mut windows = Vec::new();
+        while let Some(effect) = self.relay.poll(self.now()) {
+            match effect {
+                Effect::Publish(window) => windows.push(window),
+                Effect::Check(id) => self.relay.checked(self.now(), id, Checked::Sound),
+                Effect::Report(watermark) => self.reported = Some(watermark.lsn()),
+                Effect::Notice(notice) => self.notices.push(notice),
+                Effect::Delivered(_) => {}
+                Effect::LeavePostgres => self.left = true,
+            }
+        }
+        windows
+    }
+
+    fn answer(&mut self, window: &Window, verdict: impl Fn(Event) -> Verdict, end: WindowEnd) {
+        let verdicts = window.messages.iter().map(|message| verdict(event(&message.message_id))).collect();
+        let answer = Answer { window: window.id, verdicts, end, took: Duration::ZERO };
+        self.relay.answer(self.now(), &answer);
+    }
+
+    /// Answers every window until none comes any more; what went out is returned.
+    fn settle(&mut self, verdict: impl Fn(Event) -> Verdict) -> Vec<Event> {
+        let mut out = Vec::new();
+        loop {
+            let windows = self.windows();
+            if windows.is_empty() {
+                return out;
+            }
+            for window in windows {
+                out.extend(window.messages.iter().map(|message| event(&message.message_id)));
+                self.answer(&window, &verdict, WindowEnd::Complete);
+            }
+        }
+    }
+
+    fn later(&mut self, by: Duration) {
+        self.now += by;
+    }
+}
+
+const READY: Broker = Broker::Ready(BrokerLimits { frame_max: 131_072 });
+const RETURNED: Verdict = Verdict::Returned { code: 312 };
+
+fn events(window: &Window) -> Vec<(u32, u32)> {
+    let of = |id: &str| (event(id).aggregate, event(id).seq);
+    window.messages.iter().map(|message| of(&message.message_id)).collect()
+}
+
+#[test]
+fn one_unroutable_event_holds_the_slot_and_nothing_else() {
+    let mut scene = Scene::new(|_| {});
+    scene.commit(0, 1);
+    scene.settle(|_| Verdict::Confirmed);
+    let before = scene.wal.transactions[0].end_lsn;
+    scene.commit(5000, 1);
+    for aggregate in 1..=1000 {
+        scene.commit(aggregate, 1);
+    }
+    let unroutable = |event: Event| if event.aggregate == 5000 { RETURNED } else { Verdict::Confirmed };
+    for _ in 0..50 {
+        scene.settle(unroutable);
+        scene.later(Duration::from_secs(10));
+    }
+    let snapshot = scene.relay.snapshot(scene.now());
+    assert_eq!(snapshot.counters.published, 1001);
+    assert_eq!((snapshot.in_flight_events, snapshot.held_events), (1, 1));
+    assert_eq!(snapshot.trouble(Duration::MAX), Some(Trouble::Held));
+    assert_eq!(snapshot.unreported_events, 1000);
+    let reported = scene.reported.unwrap();
+    assert!(before <= reported && reported < scene.wal.transactions[1].commit_lsn, "{reported}");
+    assert_eq!(scene.notices.len(), 1, "it is told once: {:?}", scene.notices);
+
+    scene.later(Duration::from_secs(40));
+    scene.settle(|_| Verdict::Confirmed);
+    scene.later(Duration::from_secs(1));
+    scene.settle(|_| Verdict::Confirmed);
+    assert_eq!(scene.reported, scene.wal.transactions.last().map(|last| last.end_lsn));
+    assert!(matches!(scene.notices[1], Notice::Released { .. }));
+    assert_eq!(scene.relay.snapshot(scene.now()).held_events, 0);
+}
+
+#[test]
+fn the_event_that_closes_the_channel_names_itself() {
+    let mut scene = Scene::new(|_| {});
+    for aggregate in 1..=20 {
+        scene.commit(aggregate, 1);
+        scene.commit(aggregate, 2);
+    }
+    let closed = WindowEnd::ChannelClosed { code: 404, text: "no exchange".to_owned() };
+    let mut published = Vec::new();
+    for _ in 0..100 {
+        for window in scene.windows() {
+            let culprit = events(&window).contains(&(7, 1));
+            if culprit && window.messages.len() > 1 {
+                scene.answer(&window, |_| Verdict::Unanswered, closed.clone());
+            } else if culprit {
+                scene.answer(&window, |_| Verdict::Unanswered, closed.clone());
+            } else {
+                published.extend(events(&window));
+                scene.answer(&window, |_| Verdict::Confirmed, WindowEnd::Complete);
+            }
+        }
+    }
+    assert_eq!(published.len(), 38, "everything but aggregate 7: {published:?}");
+    let held: Vec<_> = scene.notices.iter().filter(|notice| matches!(notice, Notice::Held { .. })).collect();
+    let [Notice::Held { position, reason: Reason::ChannelClosed, .. }] = held[..] else { panic!("{held:?}") };
+    let culprit = scene.wal.transactions.iter().find(|transaction| {
+        transaction.rows.iter().flatten().any(|event| (event.aggregate, event.seq) == (7, 1))
+    });
+    assert_eq!(position.commit_lsn, culprit.unwrap().commit_lsn);
+}
+
+#[test]
+fn an_event_that_closes_connections_is_given_up_and_the_others_flow() {
+    let mut scene = Scene::new(|_| {});
+    for aggregate in 1..=20 {
+        scene.commit(aggregate, 1);
+    }
+    let mut published = Vec::new();
+    for _ in 0..20 {
+        let windows = scene.windows();
+        let killer = windows.iter().position(|window| events(window).contains(&(7, 1)));
+        for (at, window) in windows.iter().enumerate() {
+            if Some(at) == killer {
+                let end = WindowEnd::ConnectionClosed { code: 501, text: "frame".to_owned() };
+                scene.answer(window, |_| Verdict::Unanswered, end);
+            } else if killer.is_some() {
+                scene.answer(window, |_| Verdict::Unanswered, WindowEnd::Disconnected);
+            } else {
+                published.extend(events(window));
+                scene.answer(window, |_| Verdict::Confirmed, WindowEnd::Complete);
+            }
+        }
+        if killer.is_some() {
+            scene.relay.broker(scene.now(), Broker::Down);
+            scene.relay.broker(scene.now(), READY);
+        }
+    }
+    assert_eq!(published.len(), 19, "{published:?}");
+    assert_eq!(scene.relay.snapshot(scene.now()).counters.held[&Reason::ConnectionClosed], 1);
+}
+
+#[test]
+fn an_aggregate_has_one_event_out_and_retries_do_not_meet_fresh_ones() {
+    let mut scene = Scene::new(|_| {});
+    for seq in 1..=3 {
+        scene.commit(1, seq);
+    }
+    let first = scene.windows();
+    assert_eq!(first.iter().map(events).collect::<Vec<_>>(), [[(1, 1)]]);
+    scene.answer(&first[0], |_| Verdict::Nacked, WindowEnd::Complete);
+    scene.commit(2, 1);
+    assert_eq!(scene.windows().iter().map(events).collect::<Vec<_>>(), [[(2, 1)]], "aggregate 1 waits");
+    scene.later(Duration::from_millis(130));
+    scene.commit(3, 1);
+    let windows = scene.windows();
+    assert!(
+        windows.iter().all(|window| window.messages.len() == 1),
+        "a retry shares no window with a fresh event"
+    );
+    assert_eq!(windows.len(), 2);
+}
+
+#[test]
+fn a_lane_is_free_again_when_its_window_stalls() {
+    let mut scene = Scene::new(|settings| settings.lanes = 1);
+    scene.commit(1, 1);
+    scene.commit(2, 1);
+    let stalled = scene.windows().remove(0);
+    scene.commit(3, 1);
+    assert!(scene.windows().is_empty(), "one lane, one window");
+    let half = |event: Event| if event.aggregate == 2 { Verdict::Confirmed } else { Verdict::Unanswered };
+    scene.answer(&stalled, half, WindowEnd::Stalled);
+    let next = scene.windows();
+    assert_eq!(next.iter().map(events).collect::<Vec<_>>(), [[(3, 1)]]);
+    scene.answer(&next[0], |_| Verdict::Confirmed, WindowEnd::Complete);
+    scene.answer(&stalled, |_| Verdict::Confirmed, WindowEnd::Complete);
+    scene.later(Duration::from_secs(1));
+    scene.windows();
+    assert_eq!(scene.reported, scene.wal.transactions.last().map(|last| last.end_lsn));
+}
+
+#[test]
+fn headers_over_the_frame_are_found_before_they_are_published() {
+    let mut scene = Scene::new(|_| {});
+    scene.relay.broker(scene.now(), Broker::Ready(BrokerLimits { frame_max: 50 }));
+    scene.commit(1, 1);
+    assert!(scene.windows().is_empty());
+    assert!(matches!(scene.notices[..], [Notice::Held { reason: Reason::HeaderTooLarge, .. }]));
+}
+
+#[test]
+fn a_full_limit_stops_reading_and_says_so_when_nothing_moves() {
+    let mut scene = Scene::new(|settings| settings.in_flight_events = 3);
+    for seq in 1..=3 {
+        scene.commit(1, seq);
+    }
+    assert!(!scene.relay.accepting());
+    assert_eq!(
+        scene.relay.snapshot(scene.now()).trouble(Duration::MAX),
+        None,
+        "it has only just become full"
+    );
+    scene.later(Duration::from_secs(2));
+    assert_eq!(scene.relay.snapshot(scene.now()).trouble(Duration::MAX), Some(Trouble::Saturated));
+    assert_eq!(scene.settle(|_| Verdict::Confirmed).len(), 3);
+    assert!(scene.relay.accepting());
+}
+
+#[test]
+fn a_limit_of_bytes_admits_one_event_over_it() {
+    let mut scene = Scene::new(|settings| settings.in_flight_bytes = 1);
+    assert!(scene.relay.accepting());
+    scene.commit(1, 1);
+    assert!(!scene.relay.accepting());
+    scene.settle(|_| Verdict::Confirmed);
+    assert!(scene.relay.accepting());
+}
+
+#[test]
+fn a_drain_publishes_what_is_committed_and_not_the_open_transaction() {
+    let mut scene = Scene::new(|settings| settings.lanes = 1);
+    scene.commit(1, 1);
+    let out = scene.windows().remove(0);
+    scene.commit(2, 1);
+    let rows = (1..=5).map(|seq| Some(Event { aggregate: 3, seq, poison: false })).collect();
+    scene.wal.commit(rows);
+    for _ in 0..3 {
+        let frame = scene.walsender.next(&scene.wal).unwrap();
+        scene.relay.ingest(scene.now(), frame).unwrap();
+    }
+    scene.relay.drain();
+    assert!(!scene.relay.accepting() && !scene.relay.drained());
+    scene.answer(&out, |_| Verdict::Confirmed, WindowEnd::Complete);
+    let drained = scene.settle(|_| Verdict::Confirmed);
+    assert_eq!(drained.iter().map(|event| event.aggregate).collect::<Vec<_>>(), [2]);
+    scene.later(Duration::from_millis(20));
+    scene.windows();
+    assert!(scene.relay.drained());
+    assert_eq!(scene.reported, Some(scene.wal.transactions[1].end_lsn));
+}
+
+#[test]
+fn a_server_that_waits_for_us_while_we_owe_is_left() {
+    let mut scene = Scene::new(|_| {});
+    scene.commit(1, 1);
+    scene.windows();
+    for _ in 0..100 {
+        let keepalive = Frame::Keepalive { wal_end: Lsn(1), reply_requested: true };
+        scene.relay.ingest(scene.now(), keepalive).unwrap();
+    }
+    scene.windows();
+    assert!(scene.left);
+}
+
+#[test]
+fn so_many_events_go_out_in_a_second_and_no_more() {
+    let mut scene = Scene::new(|settings| settings.events_per_second = 100);
+    for aggregate in 0..500 {
+        scene.commit(aggregate, 1);
+    }
+    let mut sent = 0;
+    for _ in 0..1000 {
+        scene.later(Duration::from_millis(1));
+        sent += scene.settle(|_| Verdict::Confirmed).len();
+    }
+    assert!((90..=120).contains(&sent), "{sent} in a second");
+}
+
+#[test]
+fn with_more_events_of_a_key_out_nothing_is_lost() {
+    let mut scene = Scene::new(|settings| settings.events_per_key = 10);
+    for seq in 1..=25 {
+        scene.commit(1, seq);
+    }
+    let first = scene.windows().remove(0);
+    assert_eq!(first.messages.len(), 10);
+    let some = |event: Event| if event.seq.is_multiple_of(3) { Verdict::Nacked } else { Verdict::Confirmed };
+    scene.answer(&first, some, WindowEnd::Complete);
+    scene.later(Duration::from_secs(1));
+    let mut rest: Vec<_> = scene.settle(|_| Verdict::Confirmed).iter().map(|event| event.seq).collect();
+    assert_eq!(rest[..3], [3, 6, 9], "what was rejected goes first, in order");
+    rest.sort_unstable();
+    assert_eq!(rest.len(), 18);
+    assert_eq!(scene.relay.snapshot(scene.now()).in_flight_events, 0);
+}
