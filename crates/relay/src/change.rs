@@ -133,3 +133,50 @@ impl Mapper {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lsn::Lsn;
+
+    const POSITION: Position = Position { commit_lsn: Lsn(1), index: 0 };
+    const INSERT: &[u8] = b"I\0\0\0\x07N\0\x01n";
+
+    #[test]
+    fn a_row_needs_its_relation_described_in_this_session() {
+        let unknown = DecodeError { what: "id of a relation described before", at: 1 };
+        let mut mapper = Mapper::new(Settings::default());
+        assert_eq!(mapper.read(INSERT, POSITION), Err(unknown));
+        let relation = b"R\0\0\0\x07public\0other\0d\0\x01\x01id\0\0\0\0\x17\xff\xff\xff\xff";
+        assert_eq!(mapper.read(relation, POSITION), Ok(Change::Description));
+        assert_eq!(mapper.read(INSERT, POSITION), Ok(Change::Ignored(Ignored::OtherTable)));
+        mapper.reset();
+        assert_eq!(mapper.read(INSERT, POSITION), Err(unknown));
+    }
+
+    #[test]
+    fn a_row_of_another_width_than_its_relation_is_no_event() {
+        let mut mapper = Mapper::new(Settings::default());
+        let relation = b"R\0\0\0\x07postrider\0outbox\0d\0\x02\
+            \x01id\0\0\0\0\x17\xff\xff\xff\xff\0payload\0\0\0\0\x72\xff\xff\xff\xff";
+        assert_eq!(mapper.read(relation, POSITION), Ok(Change::Description));
+        let what = "as many values as the relation has columns";
+        assert_eq!(mapper.read(INSERT, POSITION), Err(DecodeError { what, at: 6 }));
+    }
+
+    #[test]
+    fn only_rows_count_in_the_index() {
+        let mut mapper = Mapper::new(Settings::default());
+        let mut check = |frame: &[u8], ignored: Ignored, is_row: bool| {
+            let change = mapper.read(frame, POSITION).unwrap();
+            assert_eq!(change, Change::Ignored(ignored));
+            assert_eq!(change.is_row(), is_row, "{change:?}");
+            assert!(Ignored::WORDS.contains(&ignored.as_str()));
+        };
+        check(b"U\0\0\0\x07N\0\0", Ignored::Update, true);
+        check(b"D\0\0\0\x07K\0\0", Ignored::Delete, true);
+        check(b"T\0\0\0\0\0", Ignored::Truncate, false);
+        check(b"M\0\0\0\0\0\0\0\0\0\0\0\0\0\0", Ignored::Message, false);
+        check(b"A123", Ignored::Unknown(b'A'), false);
+    }
+}

@@ -268,3 +268,54 @@ impl<'a> Reader<'a> {
         DecodeError { what, at: self.at }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What the corpus has no example of; all else is checked there.
+    #[test]
+    fn what_is_no_message_is_refused_where_it_goes_wrong() {
+        let check = |frame: &[u8], what: &'static str, at: usize| {
+            assert_eq!(decode(frame), Err(DecodeError { what, at }), "{frame:?}");
+        };
+        check(b"", "message letter", 0);
+        check(b"I\0\0\0\x01O\0\0", "letter N of a new row", 5);
+        check(b"I\0\0\0\x01N\0\x01x", "letter n, u, t or b of a value", 8);
+        check(b"I\0\0\0\x01N\0\x01t\xff\xff\xff\xff", "value length", 9);
+        check(b"I\0\0\0\x01N\0\x01t\x7f\xff\xff\xffabc", "value", 13);
+        check(b"I\0\0\0\x01N\xff\xffn", "letter of a value", 9);
+        check(b"U\0\0\0\x01X\0\0", "letter K, O or N of a row", 5);
+        check(b"D\0\0\0\x01N\0\0", "letter K or O of an old row", 5);
+        check(b"T\xff\xff\xff\xff\0", "number of relations", 1);
+        check(b"T\x7f\xff\xff\xff\0\0\0\0\x01", "relation id", 10);
+        check(b"Y\0\0\0\x01name", "type schema", 5);
+        check(b"Y\0\0\0\x01a\0b\0c", "end of message", 9);
+    }
+
+    #[test]
+    fn letters_of_other_versions_are_left_alone() {
+        for letter in (0..=u8::MAX).filter(|letter| !b"BCORYIUDTM".contains(letter)) {
+            assert_eq!(decode(&[letter, 1, 2, 3]), Ok(Decoded::Unknown(letter)));
+        }
+    }
+
+    #[test]
+    fn values_are_slices_of_the_frame() {
+        let frame = b"I\0\0\0\x07N\0\x04nut\0\0\0\x02abb\0\0\0\0";
+        let new = vec![Value::Null, Value::Unchanged, Value::Text(&frame[15..17]), Value::Binary(b"")];
+        assert_eq!(decode(frame), Ok(Decoded::Insert { relation: 7, new }));
+    }
+
+    #[test]
+    fn times_count_from_the_epoch_of_unix() {
+        let check = |postgres_us: i64, expected| {
+            let frame = [b"B", &[0; 8][..], &postgres_us.to_be_bytes(), &[0; 4]].concat();
+            let begin = Decoded::Begin { commit_lsn: Lsn(0), committed_us: expected, xid: 0 };
+            assert_eq!(decode(&frame), Ok(begin));
+        };
+        check(0, 946_684_800_000_000);
+        check(-946_684_800_000_000, 0);
+        check(i64::MAX, i64::MAX);
+    }
+}

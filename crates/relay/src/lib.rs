@@ -7,6 +7,8 @@
 mod aggregate;
 mod change;
 mod columns;
+#[cfg(test)]
+mod corpus;
 mod decode;
 mod frame;
 mod headers;

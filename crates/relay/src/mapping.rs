@@ -81,6 +81,11 @@ impl AggregateKey {
         key.push_str(aggregate_id);
         AggregateKey(key.into())
     }
+
+    /// The aggregate's type and id, for people.
+    pub fn parts(&self) -> (&str, &str) {
+        self.0.split_once('\0').unwrap_or((&self.0, ""))
+    }
 }
 
 impl TableName {
@@ -279,4 +284,103 @@ fn hex(digits: &[u8]) -> Option<Bytes> {
     let (pairs, odd) = digits.as_chunks();
     let byte = |&[high, low]: &[u8; 2]| u8::try_from(nibble(high)? << 4 | nibble(low)?).ok();
     if odd.is_empty() { pairs.iter().map(byte).collect() } else { None }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lsn::Lsn;
+    use crate::relation::Place;
+
+    const POSITION: Position = Position { commit_lsn: Lsn(1), index: 2 };
+
+    /// A table of the four required columns, the payload and two more, in this order.
+    fn layout(payload: Kind) -> Layout {
+        let order = [
+            "id",
+            "aggregate_type",
+            "aggregate_id",
+            "event_type",
+            "payload",
+            "event_version",
+            "correlation_id",
+        ];
+        let places = Columns::default().map(|name| Place {
+            name: name.clone(),
+            index: order.iter().position(|column| **column == **name),
+        });
+        Layout { places, width: order.len(), payload }
+    }
+
+    fn row<'a>(payload: Value<'a>, version: Value<'a>, correlation_id: Value<'a>) -> [Value<'a>; 7] {
+        let text = |text: &'static str| Value::Text(text.as_bytes());
+        [text("1"), text("order"), text("42"), text("placed"), payload, version, correlation_id]
+    }
+
+    /// What no server sends under the settings that our session pins, beside what the corpus has.
+    #[test]
+    fn what_cannot_be_read_is_refused_and_not_shown() {
+        let mapping = Mapping::new(Settings::default());
+        let check = |kind, row: [Value<'_>; 7], expected: (Reason, &str)| {
+            let refused = mapping.map(&layout(kind), &row, POSITION).unwrap_err();
+            assert_eq!((refused.reason, &*refused.detail), expected);
+            assert_eq!(refused.aggregate, Some(AggregateKey::new("order", "42")));
+        };
+        let payload = |payload| row(payload, Value::Null, Value::Null);
+        let no_hex = (Reason::BadValue, "the column payload is not printed in hex");
+        check(Kind::Bytes, payload(Value::Text(b"secret\\000")), no_hex);
+        check(Kind::Bytes, payload(Value::Text(b"\\x0")), no_hex);
+        check(Kind::Bytes, payload(Value::Text(b"\\x0g")), no_hex);
+        check(Kind::Bytes, payload(Value::Text(b"\\x+1")), no_hex);
+        let no_text = (Reason::BadValue, "the column payload was not sent as text");
+        check(Kind::Json, payload(Value::Binary(b"secret")), no_text);
+        check(Kind::Json, payload(Value::Unchanged), no_text);
+        let no_utf8 = (Reason::BadValue, "the column correlation_id holds text that is no UTF-8");
+        check(Kind::Json, row(Value::Null, Value::Null, Value::Text(b"\xff")), no_utf8);
+        let no_integer = (Reason::BadValue, "the column event_version holds no 32-bit integer");
+        check(Kind::Json, row(Value::Null, Value::Text(b"1.0"), Value::Null), no_integer);
+        let mut unnamed = payload(Value::Null);
+        unnamed[0] = Value::Null;
+        check(Kind::Json, unnamed, (Reason::NullColumn, "the column id is NULL"));
+    }
+
+    #[test]
+    fn a_body_is_carried_byte_for_byte() {
+        let mapping = Mapping::new(Settings { message_bytes_max: 4, ..Settings::default() });
+        let check = |kind, printed: &[u8], expected: Result<&[u8], Reason>| {
+            let row = row(Value::Text(printed), Value::Null, Value::Null);
+            let body = mapping.map(&layout(kind), &row, POSITION).map(|event| event.message.body);
+            assert_eq!(body.as_deref().map_err(|refused| refused.reason), expected, "{printed:?}");
+        };
+        check(Kind::Text, b"\xff\\x0", Ok(b"\xff\\x0"));
+        check(Kind::Json, b" {} ", Ok(b" {} "));
+        check(Kind::Json, b"12345", Err(Reason::MessageTooLarge));
+        check(Kind::Bytes, b"\\x0aFf5c00", Ok(b"\x0a\xff\x5c\x00"));
+        check(Kind::Bytes, b"\\x", Ok(b""));
+        check(Kind::Bytes, b"\\x0102030405", Err(Reason::MessageTooLarge));
+    }
+
+    #[test]
+    fn a_key_made_from_the_version_needs_one() {
+        let routing_key = "{aggregate_id}.v{event_version}".parse().unwrap();
+        let mapping = Mapping::new(Settings { routing_key, ..Settings::default() });
+        let check = |version, expected: Result<&str, (Reason, &str)>| {
+            let mut layout = layout(Kind::Json);
+            if version == Value::Unchanged {
+                layout.places.event_version.index = None;
+            }
+            let mapped = mapping.map(&layout, &row(Value::Null, version, Value::Null), POSITION);
+            let key = mapped.as_ref().map(|mapped| &*mapped.message.routing_key);
+            assert_eq!(key.map_err(|refused| (refused.reason, &*refused.detail)), expected);
+        };
+        check(Value::Text(b"007"), Ok("42.v7"));
+        check(Value::Null, Err((Reason::NullColumn, "the column event_version is NULL")));
+        check(Value::Unchanged, Err((Reason::MissingColumn, "the table has no column event_version")));
+    }
+
+    #[test]
+    fn two_aggregates_have_two_keys() {
+        assert_ne!(AggregateKey::new("a", "bc"), AggregateKey::new("ab", "c"));
+        assert_eq!(AggregateKey::new("a", "bc").parts(), ("a", "bc"));
+    }
 }
