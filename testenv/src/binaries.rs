@@ -45,6 +45,15 @@ pub(crate) fn epmd() -> Option<PathBuf> {
     })
 }
 
+/// Whether PATH has the program `name`.
+pub(crate) fn on_path(name: &str) -> bool {
+    use std::os::unix::fs::PermissionsExt as _;
+    path().any(|folder| {
+        let found = folder.join(name).metadata();
+        found.is_ok_and(|found| found.is_file() && found.permissions().mode() & 0o111 != 0)
+    })
+}
+
 fn path() -> impl Iterator<Item = PathBuf> {
     let path = env::var_os("PATH").unwrap_or_default();
     env::split_paths(&path).collect::<Vec<_>>().into_iter()

@@ -4,15 +4,19 @@
 //! 127.0.0.1, and is gone when its value is dropped or when the process that owns it dies, however it dies.
 
 mod account;
+mod apt;
 mod binaries;
 mod children;
+pub mod compose;
 pub mod consumer;
 pub mod ctl;
 pub mod frame;
 mod guard;
 mod home;
+pub mod install;
 pub mod link;
 pub mod oracle;
+mod other_version;
 pub mod pair;
 mod port;
 pub mod postgres;

@@ -14,7 +14,7 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use crate::account::Account;
-use crate::ctl::Ctl;
+use crate::ctl::{Ctl, PrivateTool};
 use crate::home::{Home, last_lines};
 use crate::port::Port;
 use crate::tls::Certificates;
@@ -46,9 +46,10 @@ pub struct RabbitMq {
     amqp: Port,
     amqps: Option<Port>,
     distribution: Port,
-    /// Held so that nobody else takes it; its number is in `ctl`.
+    /// Held so that nobody else takes it; its number is in `tool`.
     _epmd_port: Port,
     certificates: Option<Certificates>,
+    tool: PrivateTool,
     ctl: Ctl,
     /// The port mapper leads the process group that the node joins.
     epmd: Option<Child>,
@@ -66,7 +67,7 @@ impl RabbitMq {
         let home = Home::create("rabbitmq", Account::find("rabbitmq")?)?;
         let certificates = if options.tls { Some(Certificates::create(&home)?) } else { None };
         let (amqp, epmd_port) = (Port::free()?, Port::free()?);
-        let ctl = Ctl {
+        let tool = PrivateTool {
             program: bin.join("rabbitmqctl"),
             folder: home.folder().to_owned(),
             account: home.account,
@@ -80,7 +81,8 @@ impl RabbitMq {
             distribution: Port::free()?,
             _epmd_port: epmd_port,
             certificates,
-            ctl,
+            ctl: Ctl::private(tool.clone()),
+            tool,
             epmd: None,
             node: None,
             home,
@@ -241,10 +243,10 @@ impl RabbitMq {
     fn program(&self, program: &Path) -> Result<Command> {
         let folder = self.home.folder();
         let mut command = Command::new(program);
-        self.ctl.environment(&mut command);
+        self.tool.environment(&mut command);
         command
             .env("ERL_CRASH_DUMP_SECONDS", "0")
-            .env("RABBITMQ_NODENAME", &self.ctl.node)
+            .env("RABBITMQ_NODENAME", &self.tool.node)
             .env("RABBITMQ_DIST_PORT", self.distribution.number().to_string())
             .env("RABBITMQ_MNESIA_BASE", self.home.subfolder("mnesia")?)
             .env("RABBITMQ_LOG_BASE", self.home.subfolder("log")?)

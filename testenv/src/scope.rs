@@ -1,11 +1,10 @@
 //! What one test has to itself on servers that it shares: a database, and names that no other test uses.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use anyhow::{Context as _, Result};
 use serde_json::{Value, json};
 
-use crate::account::Account;
 use crate::ctl::Ctl;
 use crate::postgres::{SUPERUSER, SUPERUSER_PASSWORD};
 use crate::rabbitmq::GUEST;
@@ -124,10 +123,7 @@ impl Addresses {
         let text = json!({
             "postgres_port": self.postgres_port,
             "rabbitmq_port": self.rabbitmq_port,
-            "program": self.ctl.program,
-            "folder": self.ctl.folder,
-            "node": self.ctl.node,
-            "epmd_port": self.ctl.epmd_port,
+            "ctl": self.ctl.to_json(),
         });
         std::fs::write(path, text.to_string()).with_context(|| format!("write {}", path.display()))
     }
@@ -137,8 +133,6 @@ impl Addresses {
         let text = std::fs::read(path).with_context(|| format!("read {}", path.display()))?;
         let found: Value =
             serde_json::from_slice(&text).with_context(|| format!("parse {}", path.display()))?;
-        let text =
-            |key: &str| found[key].as_str().with_context(|| format!("read {key} of {}", path.display()));
         let port = |key: &str| {
             let number = found[key].as_u64().and_then(|number| u16::try_from(number).ok());
             number.with_context(|| format!("read {key} of {}", path.display()))
@@ -146,13 +140,7 @@ impl Addresses {
         Ok(Self {
             postgres_port: port("postgres_port")?,
             rabbitmq_port: port("rabbitmq_port")?,
-            ctl: Ctl {
-                program: PathBuf::from(text("program")?),
-                folder: PathBuf::from(text("folder")?),
-                account: Account::find("rabbitmq")?,
-                node: text("node")?.to_owned(),
-                epmd_port: port("epmd_port")?,
-            },
+            ctl: Ctl::from_json(&found["ctl"]).with_context(|| format!("read {}", path.display()))?,
         })
     }
 }

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use amqprs::connection::{Connection, OpenConnectionArguments};
 use anyhow::{Context as _, Result};
-use testenv::{Pair, Postgres, PostgresOptions, RabbitMqOptions, Scope, Sql, Stop, eventually};
+use testenv::{Pair, Postgres, PostgresOptions, RabbitMqOptions, Scope, Sql, Stop, eventually, install};
 use tokio::time::timeout;
 
 const LIMIT: Duration = Duration::from_secs(20);
@@ -121,5 +121,18 @@ async fn scopes_share_servers_and_nothing_else() -> Result<()> {
         OpenConnectionArguments::new("127.0.0.1", scope.addresses().rabbitmq_port, "guest", "guest");
     let connection = timeout(LIMIT, Connection::open(arguments.virtual_host(scope.vhost()))).await??;
     timeout(LIMIT, connection.open_channel(None)).await??;
+    Ok(())
+}
+
+#[tokio::test]
+async fn other_versions_of_postgres_run_too() -> Result<()> {
+    for (bin, version) in [(install::postgres_14()?, "14."), (install::postgres_18()?, "18.")] {
+        let server =
+            Postgres::start(PostgresOptions { bin: Some(bin), ..PostgresOptions::default() }).await?;
+        let sql = server.connect("postgres").await?;
+        let running: String = sql.query_one("show server_version", &[]).await?.get(0);
+        assert!(running.starts_with(version), "{running}");
+        sql.batch_execute("select pg_create_logical_replication_slot('a', 'pgoutput')").await?;
+    }
     Ok(())
 }
