@@ -100,7 +100,7 @@ insert into postrider.outbox (id, aggregate_type, aggregate_id, event_type, payl
     select ('00000000-0000-4000-8000-' || to_char(n, 'FM000000000000'))::uuid, 'order', n::text, 'placed', to_json(n), '2026-11-29 20:11:38+00'
     from generate_series(100, 104) n;
 insert into postrider.command values (1, 'retry');
-copy postrider.outbox (id, aggregate_type, aggregate_id, event_type, payload, occurred_at) from stdin (format csv);
+copy postrider.outbox (id, aggregate_type, aggregate_id, event_type, payload, occurred_at) from stdin (delimiter ',');
 00000000-0000-4000-8000-000000000105,order,105,placed,105,2026-11-29 20:11:38+00
 00000000-0000-4000-8000-000000000106,order,106,placed,106,2026-11-29 20:11:38+00
 \.

@@ -188,7 +188,7 @@ impl Mapping {
         occurred_at: Option<Timestamp>,
     ) -> Result<Headers, Refusal> {
         let names = &self.header_names;
-        let mut headers = Headers::default();
+        let mut headers = Headers { all: Vec::with_capacity(8), ..Headers::default() };
         headers.text(&names.aggregate_type, fields.aggregate_type);
         headers.text(&names.aggregate_id, fields.aggregate_id);
         if let Some(version) = fields.event_version {
