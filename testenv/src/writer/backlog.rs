@@ -9,11 +9,12 @@ use crate::Sql;
 
 const LIMIT: Duration = Duration::from_secs(600);
 
-/// One statement a transaction. Events that one transaction has for one order are numbered by how many of them come
-/// behind.
+/// One statement a transaction; the last commit flushes all of them. Events that one transaction has for one order
+/// are numbered by how many of them come behind.
 const BLOCK: &str = r#"do $$
 begin
     for t in 1 .. :transactions loop
+        perform set_config('synchronous_commit', case when t = :transactions then 'on' else 'off' end, true);
         with line as (
             select at, ((t::bigint * :events + at) % :orders)::text as order_id
               from generate_series(1, :events) at
@@ -65,11 +66,10 @@ impl Default for Backlog {
 }
 
 impl Backlog {
-    /// Writes it into the shop, ledger and all, by one connection that does not wait for the disk.
+    /// Writes it into the shop, ledger and all, by one connection that waits for the disk only at the end.
     pub async fn write(&self, url: &str) -> Result<()> {
         let Self { transactions, events, orders, payload_bytes, outbox } = self;
         let sql = Sql::connect(url).await?;
-        sql.batch_execute("set synchronous_commit = off").await.context("set synchronous_commit")?;
         let block = BLOCK
             .replace(":transactions", &transactions.to_string())
             .replace(":events", &events.to_string())
