@@ -38,12 +38,11 @@ pub(crate) fn run(root: &Path, only: Option<&str>) -> Result<()> {
         copy.git_apply(&mutant.patch, &[])?;
         let verdict = copy.judge(mutant);
         copy.git_apply(&mutant.patch, &["--reverse"])?;
-        match verdict? {
-            Some(test) => println!("killed    {:<34} by {test}", mutant.name),
-            None => {
-                println!("SURVIVED  {:<34} {}", mutant.name, mutant.breaks);
-                survivors.push(mutant.name.as_str());
-            }
+        if let Some(test) = verdict? {
+            println!("killed    {:<34} by {test}", mutant.name);
+        } else {
+            println!("SURVIVED  {:<34} {}", mutant.name, mutant.breaks);
+            survivors.push(mutant.name.as_str());
         }
     }
     let (killed, survived) = (mutants.len() - survivors.len(), survivors.len());
@@ -136,8 +135,8 @@ impl Copy {
             tail(&built)
         );
         let output = self.cargo(&[&["test"], &cargo[..], &["--"], &own[..]].concat())?;
-        let text = String::from_utf8_lossy(&output.stdout);
-        let failed = text.lines().find_map(|line| line.strip_prefix("test ")?.strip_suffix(" ... FAILED"));
+        let printed = String::from_utf8_lossy(&output.stdout);
+        let failed = printed.lines().find_map(|line| line.strip_prefix("test ")?.strip_suffix(" ... FAILED"));
         match (output.status.success(), failed) {
             (true, _) => Ok(None),
             (false, Some(test)) => Ok(Some(test.to_owned())),
