@@ -155,6 +155,23 @@ mod tests {
     }
 
     #[test]
+    fn a_table_is_known_by_its_whole_name() {
+        let check = |schema: &str, name: &str, expected: Ignored| {
+            let mut mapper = Mapper::new(Settings::default());
+            let columns = b"d\0\x01\x01id\0\0\0\0\x17\xff\xff\xff\xff";
+            let relation = [format!("R\0\0\0\x07{schema}\0{name}\0").as_bytes(), columns].concat();
+            assert_eq!(mapper.read(&relation, POSITION), Ok(Change::Description));
+            assert_eq!(mapper.read(INSERT, POSITION), Ok(Change::Ignored(expected)), "{schema}.{name}");
+        };
+        check("public", "outbox", Ignored::OtherTable);
+        check("postrider", "outbox2", Ignored::OtherTable);
+        check("postrider", "Outbox", Ignored::OtherTable);
+        check("", "outbox", Ignored::OtherTable);
+        check("public", "command", Ignored::OtherTable);
+        check("postrider", "command", Ignored::Command);
+    }
+
+    #[test]
     fn a_row_of_another_width_than_its_relation_is_no_event() {
         let mut mapper = Mapper::new(Settings::default());
         let relation = b"R\0\0\0\x07postrider\0outbox\0d\0\x02\
