@@ -149,7 +149,7 @@ impl Writer {
     ///
     /// # Errors
     /// What a writer stumbled over: anything but a lost connection or a deadlock.
-    pub async fn stop(mut self) -> Result<Written> {
+    pub async fn stop(&mut self) -> Result<Written> {
         self.stop.send_replace(true);
         self.join().await
     }

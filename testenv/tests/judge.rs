@@ -184,7 +184,7 @@ async fn writer_and_consumer_come_back_with_their_servers() -> Result<()> {
     let sql = pair.postgres.connect("postgres").await?;
     shop(&sql).await?;
     let url = pair.postgres.admin_url("postgres");
-    let writer = Writer::start(&url, &Load { orders: 10, ..Load::default() });
+    let mut writer = Writer::start(&url, &Load { orders: 10, ..Load::default() });
     writer.wait_events(100, LIMIT).await?;
     pair.postgres.stop(Stop::Immediate).await?;
     pair.postgres.start_again().await?;

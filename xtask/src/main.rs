@@ -62,7 +62,7 @@ fn main() -> ExitCode {
 fn run(task: Task) -> Result<()> {
     let root = root()?;
     match task {
-        Task::Demo(arguments) => wait(demo::run(arguments)),
+        Task::Demo(arguments) => wait(demo::run(&root, arguments)),
         Task::Test(arguments) => wait(test::run(&root, arguments)),
         Task::Ci => wait(test::run(&root, test::Arguments::without_questions())),
         Task::Install { yes } => install::servers(yes).map(drop),
