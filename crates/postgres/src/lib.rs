@@ -1,1 +1,33 @@
-//! Placeholder.
+//! The Postgres side of Postrider: the slot stream, and the statements around it.
+//!
+//! [`Server`] says where and how; [`Admin`] asks and mends over SQL; [`SlotStream`] turns the slot into
+//! [`postrider_relay::Frame`]s and acknowledges nothing but a [`postrider_relay::Watermark`].
+//! Nothing here creates a slot but `init` and `slot create`: a slot made in silence hides a gap.
+
+mod admin;
+mod bridge;
+mod error;
+mod failure;
+mod init;
+mod inspect;
+mod record;
+mod schema;
+mod server;
+mod slot;
+mod stream;
+mod subject;
+mod tls;
+mod url;
+mod verdict;
+mod wire;
+
+pub use admin::Admin;
+pub use error::{Error, Reason, Stop};
+pub use init::{Blocker, Init, Planned, Progress};
+pub use inspect::{Inspection, PublicationFacts, Record, SlotFacts, TableFacts};
+pub use schema::{ROLES_SQL, SCHEMA_SQL};
+pub use server::Server;
+pub use slot::{AdvanceTo, Slot};
+pub use stream::SlotStream;
+pub use subject::{NameError, Subject, TableName};
+pub use url::UrlError;

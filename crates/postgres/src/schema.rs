@@ -1,0 +1,63 @@
+//! The DDL of `sql/`, taken apart into statements.
+
+use crate::subject::TableName;
+
+/// The schema and its tables, one statement after the other.
+pub const SCHEMA_SQL: &str = include_str!("../../../sql/schema.sql");
+
+/// The roles, to be run by an administrator; may be run again.
+pub const ROLES_SQL: &str = include_str!("../../../sql/roles.sql");
+
+const CREATE_TABLE: &str = "create table if not exists ";
+
+/// The statement that creates the schema.
+pub(crate) fn create_schema() -> &'static str {
+    statement("create schema")
+}
+
+/// The statement that creates a table of the schema `postrider`.
+pub(crate) fn create_table(table: &str) -> &'static str {
+    statement(&format!("{CREATE_TABLE}postrider.{table} ("))
+}
+
+/// An outbox table of another name, in one line.
+pub(crate) fn create_outbox(table: &TableName) -> String {
+    let lines = create_table("outbox").lines().map(|line| line.split("--").next().unwrap_or_default());
+    let words: Vec<&str> = lines.flat_map(str::split_whitespace).collect();
+    let columns = words.join(" ").replacen(&format!("{CREATE_TABLE}postrider.outbox"), "", 1);
+    format!("create table {table}{columns}")
+}
+
+/// The paragraph of `schema.sql` that begins so, behind its comment and without its semicolon.
+fn statement(beginning: &str) -> &'static str {
+    let paragraphs = SCHEMA_SQL.split("\n\n").map(str::trim);
+    let statements = paragraphs.filter_map(|paragraph| {
+        let start = paragraph.lines().take_while(|line| line.starts_with("--")).map(|l| l.len() + 1).sum();
+        paragraph.get(start..)?.strip_suffix(';')
+    });
+    let mut found = statements.filter(|statement| statement.starts_with(beginning));
+    match (found.next(), found.next()) {
+        (Some(statement), None) => statement,
+        _ => panic!("schema.sql has exactly one statement that begins {beginning:?}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_object_has_its_statement() {
+        assert_eq!(create_schema(), "create schema if not exists postrider");
+        for table in ["outbox", "command", "relay"] {
+            assert!(create_table(table).ends_with(')'), "{table}");
+        }
+    }
+
+    #[test]
+    fn an_outbox_of_another_name_is_one_line() {
+        let statement = create_outbox(&"shop.\"Events\"".parse().expect("a table name"));
+        assert!(statement.starts_with("create table shop.\"Events\" ( id uuid primary key"), "{statement}");
+        assert!(statement.ends_with("content_type text )") && !statement.contains('\n'), "{statement}");
+    }
+}
