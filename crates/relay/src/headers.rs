@@ -81,9 +81,10 @@ impl Headers {
     /// Adds a row's own headers, a flat JSON object; of a name that comes twice the last counts.
     /// The error says what is wrong with them, and shows no value.
     pub(crate) fn add_row(&mut self, names: &HeaderNames, json: &str) -> Result<(), String> {
-        let object: BTreeMap<Box<str>, &RawValue> =
+        // Some mappers write JSON's null where they have no object.
+        let object: Option<BTreeMap<Box<str>, &RawValue>> =
             serde_json::from_str(json).map_err(|_| "the row's headers are no JSON object".to_owned())?;
-        for (name, raw) in object {
+        for (name, raw) in object.unwrap_or_default() {
             if name.len() > u8::MAX.into() {
                 return Err(format!("a header's name has {} bytes, at most 255 can be carried", name.len()));
             }
@@ -133,6 +134,7 @@ mod tests {
         };
         check("{}", vec![], &[]);
         check(" { } ", vec![], &[]);
+        check("null", vec![], &[]);
         check(
             r#"{"a": "x", "b": null, "c": true, "d": false}"#,
             vec![("a", Text("x".into())), ("c", Bool(true)), ("d", Bool(false))],
@@ -183,7 +185,7 @@ mod tests {
             assert_eq!(refused, Err(expected.to_owned()), "{json}");
         };
         let no_object = "the row's headers are no JSON object";
-        for json in ["", "null", "[]", "1", "\"secret\"", "{", "{}{}", r#"{"a":}"#, r#"{"a": 01}"#] {
+        for json in ["", "nil", "[]", "1", "\"secret\"", "{", "{}{}", r#"{"a":}"#, r#"{"a": 01}"#] {
             check(json, no_object);
         }
         check(r#"{"a": {"secret": 1}}"#, r#"the header "a" is nested"#);

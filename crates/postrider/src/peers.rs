@@ -1,0 +1,90 @@
+//! From the configuration to what the core and the two edges are told.
+
+use postrider_postgres::{Server, Subject, TableName};
+use postrider_rabbitmq::Endpoint;
+use postrider_relay as relay;
+
+use crate::config::{Config, ConfigError};
+
+/// Where Postgres is.
+pub(crate) fn server(config: &Config) -> Result<Server, ConfigError> {
+    let url =
+        config.postgres.url.as_ref().ok_or_else(|| missing("postgres.url", "POSTRIDER_POSTGRES_URL"))?;
+    let server = Server::parse(url.expose()).map_err(|e| ConfigError(format!("read postgres.url: {e}")))?;
+    Ok(match &config.postgres.password {
+        Some(password) => server.with_password(password.expose()),
+        None => server,
+    })
+}
+
+/// What we watch there.
+pub(crate) fn subject(config: &Config) -> Result<Subject, ConfigError> {
+    let postgres = &config.postgres;
+    let tables = config
+        .outbox
+        .tables()?
+        .into_iter()
+        .map(|table| TableName { schema: table.schema.into(), table: table.name.into() });
+    Subject::new(&postgres.slot, &postgres.publication, tables.collect())
+        .map_err(|e| ConfigError(e.to_string()))
+}
+
+/// Where the broker is, and how to publish.
+pub(crate) fn publisher(config: &Config) -> Result<postrider_rabbitmq::Settings, ConfigError> {
+    let rabbitmq = &config.rabbitmq;
+    if rabbitmq.brokers().is_empty() {
+        return Err(missing("rabbitmq.url", "POSTRIDER_RABBITMQ_URL"));
+    }
+    let endpoint = |url: &crate::config::SecretUrl| {
+        let endpoint =
+            Endpoint::parse(url.expose()).map_err(|e| ConfigError(format!("read rabbitmq.url: {e}")))?;
+        Ok(match &rabbitmq.password {
+            Some(password) => endpoint.with_password(password.expose()),
+            None => endpoint,
+        })
+    };
+    let endpoints = rabbitmq.brokers().iter().map(endpoint).collect::<Result<_, ConfigError>>()?;
+    let retry = &config.retry;
+    Ok(postrider_rabbitmq::Settings {
+        exchange: rabbitmq.exchange.clone(),
+        exchange_type: rabbitmq.exchange_type.clone(),
+        declare: rabbitmq.declare,
+        lanes: rabbitmq.lanes,
+        confirm_timeout: rabbitmq.confirm_timeout,
+        heartbeat: rabbitmq.heartbeat,
+        backoff: postrider_rabbitmq::Backoff { first: retry.first, max: retry.max, jitter: retry.jitter },
+        seed: fastrand::u64(..),
+        connection_name: format!("postrider {}", config.postgres.slot),
+        ..postrider_rabbitmq::Settings::new(endpoints)
+    })
+}
+
+/// The limits and habits of the relay.
+pub(crate) fn relay(config: &Config) -> Result<relay::Settings, ConfigError> {
+    let (rabbitmq, limits, retry) = (&config.rabbitmq, &config.limits, &config.retry);
+    Ok(relay::Settings {
+        mapping: relay::MappingSettings {
+            tables: config.outbox.tables()?,
+            exchange: rabbitmq.exchange.as_str().into(),
+            routing_key: rabbitmq
+                .routing_key
+                .parse()
+                .map_err(|e| ConfigError(format!("read rabbitmq.routing_key: {e}")))?,
+            message_bytes_max: rabbitmq.message_bytes_max,
+            ..relay::MappingSettings::default()
+        },
+        lanes: rabbitmq.lanes,
+        window_events: rabbitmq.window_events,
+        events_per_key: rabbitmq.events_per_key,
+        in_flight_events: limits.in_flight_events,
+        in_flight_bytes: limits.in_flight_bytes,
+        events_per_second: limits.events_per_second,
+        backoff: relay::Backoff { first: retry.first, max: retry.max, jitter: retry.jitter },
+        report_every: config.postgres.report_every,
+        seed: fastrand::u64(..),
+    })
+}
+
+fn missing(key: &str, variable: &str) -> ConfigError {
+    ConfigError(format!("find {key}: it has no default; set {variable}, or {key} in the file"))
+}
