@@ -1,5 +1,14 @@
 //! The commands besides `run`: each asks or does one thing and ends.
 
 mod config;
+mod doctor;
+mod init;
+mod slot;
+mod status;
+mod table;
 
 pub(crate) use config::config;
+pub(crate) use doctor::doctor;
+pub(crate) use init::init;
+pub(crate) use slot::slot;
+pub(crate) use status::status;

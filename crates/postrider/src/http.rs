@@ -3,7 +3,6 @@
 //! They read the board and never ask a peer, so they answer whatever state the peers are in. The
 //! address is bound before the slot is touched: a second relay by mistake ends there.
 
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -24,12 +23,7 @@ use crate::status::Status;
 
 /// The pages; they answer until this is dropped.
 #[derive(Debug)]
-pub(crate) struct Pages {
-    /// Where, if at all.
-    address: Option<SocketAddr>,
-    /// Owned only to be ended by the drop.
-    _server: JoinSet<()>,
-}
+pub(crate) struct Pages(JoinSet<()>);
 
 /// Binds `http.listen` and answers there; with an empty one there are no pages. A port in use is the
 /// configuration's fault: exit code 2.
@@ -38,10 +32,17 @@ pub(crate) async fn listen(
     board: Arc<Board>,
     metrics: Arc<Metrics>,
 ) -> Result<Pages, ConfigError> {
-    let listen = &config.http.listen;
-    let mut server = JoinSet::new();
+    let mut pages = Pages(JoinSet::new());
+    if let Some(listener) = bind(&config.http.listen).await? {
+        let source = Source { slot: config.postgres.slot.as_str().into(), board, metrics };
+        pages.0.spawn(serve(listener, router(source)));
+    }
+    Ok(pages)
+}
+
+async fn bind(listen: &str) -> Result<Option<TcpListener>, ConfigError> {
     if listen.is_empty() {
-        return Ok(Pages { address: None, _server: server });
+        return Ok(None);
     }
     let refused = |error| {
         ConfigError(format!(
@@ -50,10 +51,8 @@ pub(crate) async fn listen(
     };
     let listener = TcpListener::bind(listen).await.map_err(refused)?;
     let address = listener.local_addr().map_err(refused)?;
-    let source = Source { slot: config.postgres.slot.as_str().into(), board, metrics };
-    server.spawn(serve(listener, router(source)));
     tracing::info!("listening on http://{address}");
-    Ok(Pages { address: Some(address), _server: server })
+    Ok(Some(listener))
 }
 
 /// What the pages are made from.
@@ -151,17 +150,20 @@ pub(crate) async fn fetch(address: &str, path: &str) -> std::io::Result<(u16, St
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::{Http, Sources};
     use crate::health::Health;
 
     #[tokio::test]
     async fn the_pages_say_how_the_board_is() {
-        let sources = Sources { set: vec!["http.listen=127.0.0.1:0".to_owned()], ..Sources::default() };
-        let config = sources.load().expect("load").config;
         let board = Arc::new(Board::new());
-        let metrics = Arc::new(Metrics::new("mine"));
-        let pages = listen(&config, Arc::clone(&board), Arc::clone(&metrics)).await.expect("listen");
-        let address = pages.address.expect("bound").to_string();
+        let source = Source {
+            slot: "mine".into(),
+            board: Arc::clone(&board),
+            metrics: Arc::new(Metrics::new("mine")),
+        };
+        let listener = bind("127.0.0.1:0").await.expect("bind").expect("it is on");
+        let address = listener.local_addr().expect("bound").to_string();
+        let mut server = JoinSet::new();
+        server.spawn(serve(listener, router(source)));
 
         for (ready, path, code, body) in [
             (Err(NotReady::Starting), "/livez", 200, "ok\n"),
@@ -183,18 +185,11 @@ mod tests {
         );
         let (code, page) = fetch(&address, "/status").await.expect("fetch");
         let status: Status = serde_json::from_str(&page).expect("the documented keys");
-        assert!(code == 200 && status.ready && status.slot == "postrider", "{page}");
+        assert!(code == 200 && status.ready && status.slot == "mine", "{page}");
         assert_eq!(fetch(&address, "/").await.expect("fetch").0, 404);
 
-        let at = |listen: &str| Config {
-            http: Http { listen: listen.to_owned(), ..config.http.clone() },
-            ..config.clone()
-        };
-        let error = listen(&at(&address), Arc::clone(&board), Arc::clone(&metrics))
-            .await
-            .expect_err("in use")
-            .to_string();
+        let error = bind(&address).await.expect_err("the port is in use").to_string();
         assert!(error.starts_with(&format!("listen on http.listen = {address}: ")), "{error}");
-        assert!(listen(&at(""), board, metrics).await.expect("off").address.is_none());
+        assert!(bind("").await.expect("off").is_none());
     }
 }

@@ -7,12 +7,18 @@ mod health;
 mod http;
 mod logs;
 mod metrics;
+mod peers;
+#[cfg(test)]
+mod readme;
 mod run;
+mod shell;
+mod slot_link;
 mod status;
 
 use std::process::ExitCode;
 
 use clap::Parser;
+use postrider_postgres::Error;
 
 use crate::cli::{Cli, Command};
 use crate::config::{ConfigError, Loaded, Sources};
@@ -25,7 +31,13 @@ fn main() -> ExitCode {
     match start(Cli::parse()) {
         Ok(code) => code,
         Err(error) => {
-            eprintln!("postrider: failed to {error:#}");
+            match error.downcast_ref() {
+                // It says what, why and the cure.
+                Some(Error::Stop(stop)) => eprintln!("postrider: {stop}"),
+                Some(Error::Standby { .. } | Error::Outage(_)) | None => {
+                    eprintln!("postrider: failed to {error:#}");
+                }
+            }
             // What is wrong with the words or the configuration is 2, what failed is 1.
             ExitCode::from(if error.is::<ConfigError>() { 2 } else { 1 })
         }
@@ -49,8 +61,11 @@ fn start(cli: Cli) -> anyhow::Result<ExitCode> {
 
 async fn dispatch(command: Command, loaded: Loaded) -> anyhow::Result<ExitCode> {
     match command {
-        Command::Run => run::run(loaded.config).await,
+        Command::Run => Box::pin(run::run(loaded.config)).await,
         Command::Config { .. } => Ok(commands::config(&loaded)),
-        Command::Init(_) | Command::Doctor(_) | Command::Status(_) | Command::Slot(_) => todo!(),
+        Command::Init(init) => commands::init(&loaded.config, &init).await,
+        Command::Slot(slot) => commands::slot(&loaded.config, &slot).await,
+        Command::Status(output) => commands::status(&loaded.config, output.json).await,
+        Command::Doctor(output) => commands::doctor(&loaded.config, output.json).await,
     }
 }

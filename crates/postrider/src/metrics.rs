@@ -7,143 +7,19 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use metrics::{Counter, Gauge, Histogram, with_local_recorder};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle, PrometheusRecorder};
+use postrider_rabbitmq::OutageKind;
 use postrider_relay::{Delivered, Ignored, Reason};
 
 use crate::health::{Health, NotReady};
 
-/// One metric.
-#[derive(Debug)]
-pub(crate) struct Metric {
-    pub(crate) name: &'static str,
-    pub(crate) kind: Kind,
-    /// Its labels besides `slot`.
-    pub(crate) labels: &'static [&'static str],
-    pub(crate) help: &'static str,
-}
+mod list;
 
-/// What a metric's value does.
-#[derive(Debug)]
-pub(crate) enum Kind {
-    Counter,
-    Gauge,
-    Histogram { buckets: &'static [f64] },
-}
-
-/// Every metric there is, in the order of the README.
-pub(crate) const METRICS: &[Metric] = &[
-    PUBLISHED,
-    RETRIED,
-    HELD,
-    QUARANTINED,
-    UNROUTED,
-    IGNORED,
-    HEADERS_DROPPED,
-    PUBLISH_SECONDS,
-    DELIVERY_SECONDS,
-    IN_FLIGHT_EVENTS,
-    IN_FLIGHT_BYTES,
-    OLDEST_UNCONFIRMED_SECONDS,
-    UNREPORTED_EVENTS,
-    SLOT_LAG_BYTES,
-    SLOT_RETAINED_BYTES,
-    SLOT_SAFE_BYTES,
-    QUARANTINE_EVENTS,
-    READY,
-    SESSIONS,
-];
-
-const PUBLISHED: Metric =
-    counter("postrider_events_published_total", &[], "Events confirmed by the broker and routed to a queue.");
-const RETRIED: Metric =
-    counter("postrider_events_retried_total", &["reason"], "Tries that failed and are followed by another.");
-const HELD: Metric = counter(
-    "postrider_events_held_total",
-    &["reason"],
-    "Events that are neither delivered nor given up: unpaid, their aggregate waits.",
-);
-const QUARANTINED: Metric = counter(
-    "postrider_events_quarantined_total",
-    &["reason"],
-    "Events stored in quarantine instead of sent.",
-);
-const UNROUTED: Metric = counter(
-    "postrider_events_unrouted_total",
-    &[],
-    "Events that no queue was bound for, accepted by quarantine.unrouted = accept.",
-);
-const IGNORED: Metric =
-    counter("postrider_events_ignored_total", &["op"], "What the slot sends and is no event, by kind.");
-const HEADERS_DROPPED: Metric = counter(
-    "postrider_headers_dropped_total",
-    &[],
-    "Row headers left out because their name is Postrider's.",
-);
-const PUBLISH_SECONDS: Metric = Metric {
-    name: "postrider_publish_seconds",
-    kind: Kind::Histogram {
-        buckets: &[
-            0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0,
-        ],
-    },
-    labels: &[],
-    help: "From the hand-over to the broker to the confirm.",
+use list::{
+    DELIVERY_SECONDS, HEADERS_DROPPED, HELD, IGNORED, IN_FLIGHT_BYTES, IN_FLIGHT_EVENTS,
+    OLDEST_UNCONFIRMED_SECONDS, PUBLISH_SECONDS, PUBLISHED, QUARANTINED, READY, RETRIED, SESSIONS,
+    SLOT_LAG_BYTES, SLOT_RETAINED_BYTES, SLOT_SAFE_BYTES, UNREPORTED_EVENTS, UNROUTED,
 };
-const DELIVERY_SECONDS: Metric = Metric {
-    name: "postrider_delivery_seconds",
-    kind: Kind::Histogram {
-        buckets: &[
-            0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0,
-            3600.0,
-        ],
-    },
-    labels: &[],
-    help: "From the commit to the confirm.",
-};
-const IN_FLIGHT_EVENTS: Metric =
-    gauge("postrider_in_flight_events", &[], "Events read and not yet confirmed; waiting ones count.");
-const IN_FLIGHT_BYTES: Metric = gauge("postrider_in_flight_bytes", &[], "What those events hold in memory.");
-const OLDEST_UNCONFIRMED_SECONDS: Metric = gauge(
-    "postrider_oldest_unconfirmed_seconds",
-    &[],
-    "The age of the oldest transaction with an unconfirmed event; 0 when nothing is owed.",
-);
-const UNREPORTED_EVENTS: Metric = gauge(
-    "postrider_unreported_events",
-    &[],
-    "Events confirmed but not yet reported to Postgres: a crash now would send them again.",
-);
-const SLOT_LAG_BYTES: Metric = gauge(
-    "postrider_slot_lag_bytes",
-    &[],
-    "How far the slot's confirmed position is behind the server's log.",
-);
-const SLOT_RETAINED_BYTES: Metric =
-    gauge("postrider_slot_retained_bytes", &[], "How much log the server keeps for the slot.");
-const SLOT_SAFE_BYTES: Metric = gauge(
-    "postrider_slot_safe_bytes",
-    &[],
-    "How much may still be written before the slot is lost; +Inf without max_slot_wal_keep_size.",
-);
-const QUARANTINE_EVENTS: Metric =
-    gauge("postrider_quarantine_events", &[], "Events parked in quarantine that nobody has dealt with.");
-const READY: Metric = gauge(
-    "postrider_ready",
-    &["reason"],
-    "1 for the state the relay is in, 0 for all others; reason \"ready\", or why it is not, as in /readyz.",
-);
-const SESSIONS: Metric = counter(
-    "postrider_sessions_total",
-    &["side", "reason"],
-    "Connections to Postgres and to the broker that ended or did not come about, by reason.",
-);
-
-const fn counter(name: &'static str, labels: &'static [&'static str], help: &'static str) -> Metric {
-    Metric { name, kind: Kind::Counter, labels, help }
-}
-
-const fn gauge(name: &'static str, labels: &'static [&'static str], help: &'static str) -> Metric {
-    Metric { name, kind: Kind::Gauge, labels, help }
-}
+pub(crate) use list::{Kind, METRICS, Metric};
 
 /// The two peers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -162,10 +38,12 @@ impl Side {
 }
 
 /// Why a connection ended or did not come about: the words [`Metrics::session`] is called with.
-pub(crate) const SESSION_REASONS: [(Side, &[&str]); 2] = [
-    (Side::Postgres, &["unreachable", "refused", "standby", "lost", "silent", "shutdown", "drained"]),
-    (Side::Broker, &["unreachable", "refused", "lost", "drained"]),
-];
+fn session_reasons() -> impl Iterator<Item = (Side, &'static str)> {
+    use OutageKind::{Broken, Closed, Exchange, Login, Silent, Tls, Unreachable, Vhost};
+    let broker = [Unreachable, Tls, Login, Vhost, Exchange, Silent, Closed, Broken];
+    let postgres = ["outage", "standby"].map(|reason| (Side::Postgres, reason));
+    postgres.into_iter().chain(broker.map(|kind| (Side::Broker, kind.as_str())))
+}
 
 /// The series, and the page they are read from.
 pub(crate) struct Metrics {
@@ -284,10 +162,8 @@ impl Metrics {
         for op in Ignored::WORDS {
             self.total(&IGNORED, &[("op", op)], 0);
         }
-        for (side, reasons) in SESSION_REASONS {
-            for reason in reasons {
-                self.total(&SESSIONS, &[("side", side.as_str()), ("reason", reason)], 0);
-            }
+        for (side, reason) in session_reasons() {
+            self.total(&SESSIONS, &[("side", side.as_str()), ("reason", reason)], 0);
         }
         for metric in
             METRICS.iter().filter(|metric| matches!(metric.kind, Kind::Gauge) && metric.labels.is_empty())
@@ -397,13 +273,8 @@ mod tests {
         assert_eq!(samples["postrider_slot_safe_bytes{slot=\"mine\"}"], "inf");
         assert_eq!(samples["postrider_ready{slot=\"mine\",reason=\"starting\"}"], "1");
         assert_eq!(samples["postrider_ready{slot=\"mine\",reason=\"ready\"}"], "0");
-        for (side, reasons) in SESSION_REASONS {
-            for reason in reasons {
-                let side = side.as_str();
-                let series =
-                    format!("postrider_sessions_total{{slot=\"mine\",side=\"{side}\",reason=\"{reason}\"}}");
-                assert_eq!(samples[&*series], "0");
-            }
+        for series in ["side=\"postgres\",reason=\"standby\"", "side=\"broker\",reason=\"vhost\""] {
+            assert_eq!(samples[&*format!("postrider_sessions_total{{slot=\"mine\",{series}}}")], "0");
         }
     }
 
@@ -441,8 +312,8 @@ mod tests {
             publish: Duration::from_millis(2),
             delivery: vec![Duration::from_millis(3), Duration::from_secs(7200)],
         });
-        metrics.session(Side::Broker, "lost");
-        metrics.session(Side::Broker, "lost");
+        metrics.session(Side::Broker, "broken");
+        metrics.session(Side::Broker, "broken");
         let health = Health { ready: Ok(()), detail: String::new(), relay: Some(relay), slot: Some(slot) };
         let first = metrics.render(&health);
         assert_eq!(
@@ -466,7 +337,7 @@ mod tests {
             ("postrider_slot_safe_bytes{slot=\"s\"}", "-1"),
             ("postrider_ready{slot=\"s\",reason=\"ready\"}", "1"),
             ("postrider_ready{slot=\"s\",reason=\"starting\"}", "0"),
-            ("postrider_sessions_total{slot=\"s\",side=\"broker\",reason=\"lost\"}", "2"),
+            ("postrider_sessions_total{slot=\"s\",side=\"broker\",reason=\"broken\"}", "2"),
             ("postrider_publish_seconds_count{slot=\"s\"}", "2"),
             ("postrider_publish_seconds_bucket{slot=\"s\",le=\"0.001\"}", "0"),
             ("postrider_publish_seconds_bucket{slot=\"s\",le=\"0.0025\"}", "2"),

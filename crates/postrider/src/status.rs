@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use postrider_relay::{Broker, Lsn, Reason};
 use serde::{Deserialize, Serialize};
 
-use crate::health::{Board, NotReady};
+use crate::health::{Board, NotReady, SlotFigures};
 
 /// The page. Keys are only ever added.
 #[derive(Debug, Serialize, Deserialize)]
@@ -127,8 +127,8 @@ impl Status {
                 server: figures.map(|slot| text(slot.wal_lsn)),
             },
             slot_bytes: Distances {
-                lag: figures.and_then(|slot| slot.lag_bytes()),
-                retained: figures.and_then(|slot| slot.retained_bytes()),
+                lag: figures.and_then(SlotFigures::lag_bytes),
+                retained: figures.and_then(SlotFigures::retained_bytes),
                 safe: figures.and_then(|slot| slot.safe_bytes),
             },
             events: relay.map_or_else(Events::default, |relay| Events {

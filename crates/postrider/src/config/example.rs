@@ -2,7 +2,8 @@
 
 use std::fmt::Write;
 
-use super::key::{Default, KEYS, Key};
+use super::key::{Default, Key, split_list};
+use super::keys::KEYS;
 use super::overlay::{self, Loaded, Origin};
 
 /// The default file with a comment for each key; it reads back to the defaults.
@@ -17,10 +18,8 @@ pub(crate) fn example() -> String {
         open_section(at, key, &mut text);
         let line = match key.default {
             Default::Is(_) => format!("{} = {}", key.name, defaults[&key.path()].0),
-            Default::Unset(shown) => {
-                let value = key.read_text(shown).expect("an example is a good value");
-                format!("# {} = {value}", key.name)
-            }
+            Default::Unset(shown) if key.list => format!("# {} = {:?}", key.name, split_list(shown)),
+            Default::Unset(shown) => format!("# {} = {shown:?}", key.name),
         };
         write!(text, "\n# {}\n{line}\n", key.meaning).expect("text takes text");
     }
@@ -49,4 +48,17 @@ fn open_section(at: usize, key: &Key, text: &mut String) {
         let gap = if text.is_empty() { "" } else { "\n" };
         writeln!(text, "{gap}[{}]", key.section).expect("text takes text");
     }
+}
+
+/// The rows of the README's table.
+#[cfg(test)]
+pub(crate) fn readme_rows() -> String {
+    KEYS.iter().fold(String::new(), |mut rows, key| {
+        let default = match key.default {
+            Default::Is("") | Default::Unset(_) => String::new(),
+            Default::Is(text) => format!("`{text}`"),
+        };
+        writeln!(rows, "| `{}` | {default} | {} |", key.path(), key.meaning).expect("text takes text");
+        rows
+    })
 }

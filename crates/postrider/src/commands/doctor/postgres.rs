@@ -1,0 +1,100 @@
+//! The Postgres side: what stops a relay, and what will trouble it.
+
+use postrider_postgres::{Admin, Error, Inspection, Stop, Subject};
+
+use super::{Finding, Level};
+use crate::config::Config;
+use crate::metrics::Side;
+use crate::peers;
+
+/// Never fails: that the server cannot be asked is a finding.
+pub(super) async fn look(config: &Config) -> Vec<Finding> {
+    let (server, subject) =
+        match peers::server(config).and_then(|server| Ok((server, peers::subject(config)?))) {
+            Ok(asked) => asked,
+            Err(error) => return vec![error_finding(format!("failed to {error}"), "")],
+        };
+    let admin = match Admin::connect(&server).await {
+        Ok(admin) => admin,
+        Err(error) => return vec![refused(error)],
+    };
+    let version = admin.version();
+    let there = format!("PostgreSQL {version} answers at {}", admin.endpoint());
+    let mut findings = vec![Finding::new(Side::Postgres, Level::Ok, there, "")];
+    match admin.inspect(&subject).await {
+        Ok(seen) => findings.extend(judge(&seen, &subject)),
+        Err(error) => findings.push(refused(error)),
+    }
+    findings
+}
+
+/// What follows from one look at the server.
+fn judge(seen: &Inspection, subject: &Subject) -> Vec<Finding> {
+    if seen.in_recovery {
+        let why = "a relay writes to the primary; name it in postgres.url, or several hosts with \
+                   target_session_attrs=read-write";
+        return vec![error_finding("the server is a standby", why)];
+    }
+    let mut findings = vec![match seen.verdict(subject) {
+        Ok(()) => {
+            let what = format!(
+                "the slot {} and the publication {} are in place",
+                subject.slot(),
+                subject.publication()
+            );
+            Finding::new(Side::Postgres, Level::Ok, what, "")
+        }
+        Err(stop) => stopped(stop),
+    }];
+    if seen.wal_sender_timeout.is_none() {
+        let why = "a relay whose host is lost keeps the slot for ever, and no standby takes over";
+        findings.push(
+            warning("wal_sender_timeout is off", why)
+                .cure("alter system set wal_sender_timeout = '60s'")
+                .cure("select pg_reload_conf()"),
+        );
+    }
+    let Some(slot) = &seen.slot else { return findings };
+    if let Some(status @ ("extended" | "unreserved")) = slot.wal_status.as_deref() {
+        let why = match slot.safe_wal_size {
+            Some(left) => format!(
+                "after {} more of the log it may be lost, and with it every event that is not delivered",
+                super::table::bytes(left)
+            ),
+            None => {
+                "the server keeps more log for it than max_wal_size: see that the disk holds it".to_owned()
+            }
+        };
+        findings
+            .push(warning(format!("the slot {} falls behind (wal_status {status})", subject.slot()), why));
+    }
+    if slot.failover == Some(false) {
+        let why = "after a failover it is not on the new primary; this is a command of the replication protocol: \
+                   connect with replication=database";
+        findings.push(
+            warning(format!("the slot {} is not kept up on standbys", subject.slot()), why)
+                .cure(format!("ALTER_REPLICATION_SLOT {} ( FAILOVER true )", subject.slot())),
+        );
+    }
+    findings
+}
+
+fn refused(error: Error) -> Finding {
+    match error {
+        Error::Stop(stop) => stopped(*stop),
+        Error::Standby { .. } | Error::Outage(_) => error_finding(format!("failed to {error}"), ""),
+    }
+}
+
+fn stopped(stop: Stop) -> Finding {
+    let Stop { reason: _, what, why, cure } = stop;
+    Finding { cure, ..error_finding(what, why) }
+}
+
+fn error_finding(what: impl Into<String>, why: impl Into<String>) -> Finding {
+    Finding::new(Side::Postgres, Level::Error, what, why)
+}
+
+fn warning(what: impl Into<String>, why: impl Into<String>) -> Finding {
+    Finding::new(Side::Postgres, Level::Warning, what, why)
+}
