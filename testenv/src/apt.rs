@@ -81,7 +81,11 @@ impl Placed {
 
 impl Drop for Placed {
     fn drop(&mut self) {
-        let back = if self.aside.exists() { fs::rename(&self.aside, &self.path) } else { fs::remove_file(&self.path) };
+        let back = if self.aside.exists() {
+            fs::rename(&self.aside, &self.path)
+        } else {
+            fs::remove_file(&self.path)
+        };
         if let Err(error) = back {
             eprintln!("failed to restore {}: {error}", self.path.display());
         }

@@ -74,7 +74,8 @@ mod tests {
 
     #[test]
     fn the_file_says_what_the_code_says() {
-        let Addresses { postgres_port, rabbitmq_port, .. } = std::mem::ManuallyDrop::new(Compose(())).addresses();
+        let Addresses { postgres_port, rabbitmq_port, .. } =
+            std::mem::ManuallyDrop::new(Compose(())).addresses();
         for line in [
             format!("127.0.0.1:{postgres_port}:5432"),
             format!("127.0.0.1:{rabbitmq_port}:5672"),

@@ -11,17 +11,16 @@ use std::process::{Child, ChildStdin, Command, Stdio};
 
 use anyhow::{Context as _, Result};
 
-/// Lines are `SIGNAL TARGET`, the last one counts; `-` stands for nothing. A target that has not gone after five
-/// seconds is killed.
+/// Lines are `SIGNAL TARGET…`, the last one counts; `-` stands for nothing. What has not gone after five seconds is killed.
 const SCRIPT: &str = r#"
 trap '' INT TERM HUP
 signal=- target=-
 while read -r next_signal next_target; do signal=$next_signal target=$next_target; done
 if [ "$target" != - ]; then
-    kill -s "$signal" -- "$target"
+    kill -s "$signal" -- $target
     tries=0
-    while kill -0 -- "$target" && [ "$tries" -lt 50 ]; do sleep 0.1; tries=$((tries + 1)); done
-    kill -s KILL -- "$target"
+    while kill -0 -- $target && [ "$tries" -lt 50 ]; do sleep 0.1; tries=$((tries + 1)); done
+    kill -s KILL -- $target
 fi
 rm -rf -- "$1"
 "#;
@@ -52,7 +51,13 @@ impl Guard {
 
     /// From now on `signal` goes to `target`, a process id, or minus a process group's.
     pub(crate) fn watch(&mut self, signal: &str, target: i32) -> Result<()> {
-        self.say(&format!("{signal} {target}\n"))
+        self.watch_all(signal, &[target])
+    }
+
+    /// From now on `signal` goes to these targets and no others.
+    pub(crate) fn watch_all(&mut self, signal: &str, targets: &[i32]) -> Result<()> {
+        let targets: Vec<String> = targets.iter().map(i32::to_string).collect();
+        self.say(&format!("{signal} {}\n", targets.join(" ")))
     }
 
     /// From now on there is no process to end.

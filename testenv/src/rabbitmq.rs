@@ -51,7 +51,7 @@ pub struct RabbitMq {
     certificates: Option<Certificates>,
     tool: PrivateTool,
     ctl: Ctl,
-    /// The port mapper leads the process group that the node joins.
+    /// The port mapper lives as long as this: without it a node or a tool would start one that nobody ends.
     epmd: Option<Child>,
     node: Option<Child>,
     // After the processes, so that its guard finds nothing left to end.
@@ -125,7 +125,7 @@ impl RabbitMq {
 
     /// The leader of the node's process group, while it runs.
     pub fn pid(&self) -> Option<u32> {
-        self.node.as_ref().and(self.epmd.as_ref()).map(Child::id)
+        self.node.as_ref().map(Child::id)
     }
 
     /// Where the node logs, over all its restarts.
@@ -168,12 +168,14 @@ impl RabbitMq {
         if self.node.is_some() {
             bail!("start RabbitMQ: it is running");
         }
-        let group = self.start_epmd()?;
+        let epmd = self.start_epmd().await?;
         let log =
             fs::OpenOptions::new().create(true).append(true).open(self.log_path()).context("open the log")?;
         let mut command = self.program(&self.bin.join("rabbitmq-server"))?;
-        command.stdout(log.try_clone().context("share the log")?).stderr(log).process_group(group.as_raw());
-        self.node = Some(command.spawn().context("start rabbitmq-server")?);
+        command.stdout(log.try_clone().context("share the log")?).stderr(log).process_group(0);
+        let node = command.spawn().context("start rabbitmq-server")?;
+        self.home.guard.watch_all("KILL", &[-epmd, -node.id().cast_signed()])?;
+        self.node = Some(node);
         let port = self.port();
         let answers = eventually("RabbitMQ to speak AMQP", BOOT_LIMIT, async || {
             if let Some(status) = self.node.as_mut().map(Child::try_wait).transpose()?.flatten() {
@@ -195,7 +197,7 @@ impl RabbitMq {
         let node = self.node.as_mut().context("stop RabbitMQ: it is not running")?;
         kill(Pid::from_raw(node.id().cast_signed()), Signal::SIGTERM).context("tell RabbitMQ to stop")?;
         eventually("RabbitMQ to be gone", STOP_LIMIT, async || Ok(node.try_wait()?)).await?;
-        self.node = None;
+        self.forget_node()?;
         Ok(started.elapsed())
     }
 
@@ -208,11 +210,9 @@ impl RabbitMq {
     /// Kills the node with all its processes at once.
     pub async fn sigkill(&mut self) -> Result<()> {
         killpg(self.group()?, Signal::SIGKILL).context("kill RabbitMQ")?;
-        for process in [self.node.take(), self.epmd.take()].iter_mut().flatten() {
-            eventually("RabbitMQ's processes to be gone", STOP_LIMIT, async || Ok(process.try_wait()?))
-                .await?;
-        }
-        self.home.guard.rest()?;
+        let node = self.node.as_mut().context("kill RabbitMQ: it is not running")?;
+        eventually("RabbitMQ to be gone", STOP_LIMIT, async || Ok(node.try_wait()?)).await?;
+        self.forget_node()?;
         // The shell that we started is gone, the node that it started a moment later.
         let port = self.port();
         eventually("RabbitMQ's port to be free", STOP_LIMIT, async || {
@@ -226,8 +226,15 @@ impl RabbitMq {
         Ok(Pid::from_raw(leader.cast_signed()))
     }
 
-    /// Starts the port mapper unless it runs; returns the process group that it leads.
-    fn start_epmd(&mut self) -> Result<Pid> {
+    /// The node has ended: its process id may soon be another's.
+    fn forget_node(&mut self) -> Result<()> {
+        self.node = None;
+        let epmd = self.epmd.as_ref().context("reach epmd: it is not running")?;
+        self.home.guard.watch("KILL", -epmd.id().cast_signed())
+    }
+
+    /// Starts the port mapper unless it runs, and waits until it listens; returns its process id.
+    async fn start_epmd(&mut self) -> Result<i32> {
         if self.epmd.is_none() {
             let program = binaries::epmd().context("find epmd, which comes with Erlang")?;
             let mut command = self.program(&program)?;
@@ -236,8 +243,13 @@ impl RabbitMq {
             self.home.guard.watch("KILL", -epmd.id().cast_signed())?;
             self.epmd = Some(epmd);
         }
-        let epmd = self.epmd.as_ref().expect("it was just started");
-        Ok(Pid::from_raw(epmd.id().cast_signed()))
+        let port = self.tool.epmd_port;
+        eventually("epmd to listen", BOOT_LIMIT, async || {
+            Ok(TcpStream::connect(("127.0.0.1", port)).await.ok().map(drop))
+        })
+        .await?;
+        let epmd = self.epmd.as_ref().context("reach epmd: it is not running")?;
+        Ok(epmd.id().cast_signed())
     }
 
     fn program(&self, program: &Path) -> Result<Command> {
@@ -290,7 +302,7 @@ impl Drop for RabbitMq {
     fn drop(&mut self) {
         self.home.guard.release();
         for process in [self.node.take(), self.epmd.take()].iter_mut().flatten() {
-            // The guard kills their group; without this wait they would stay zombies that it waits for.
+            // The guard kills their groups; without this wait they would stay zombies that it waits for.
             let _ = process.wait();
         }
     }

@@ -1,11 +1,12 @@
 //! The servers themselves: they start, break on request, come back on their ports, and leave nothing behind.
 
 use std::path::Path;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use amqprs::connection::{Connection, OpenConnectionArguments};
 use anyhow::{Context as _, Result};
-use testenv::{Pair, Postgres, PostgresOptions, RabbitMqOptions, Scope, Sql, Stop, eventually, install};
+use testenv::{Pair, Postgres, PostgresOptions, RabbitMqOptions, Scope, Sql, Stop, Tls, eventually, install};
 use tokio::time::timeout;
 
 const LIMIT: Duration = Duration::from_secs(20);
@@ -134,5 +135,22 @@ async fn other_versions_of_postgres_run_too() -> Result<()> {
         assert!(running.starts_with(version), "{running}");
         sql.batch_execute("select pg_create_logical_replication_slot('a', 'pgoutput')").await?;
     }
+    Ok(())
+}
+
+#[tokio::test]
+async fn tls_is_required_and_trusted_by_its_authority() -> Result<()> {
+    let postgres =
+        Postgres::start(PostgresOptions { tls: Tls::Required, ..PostgresOptions::default() }).await?;
+    let authority =
+        postgres.certificates().context("a server with TLS has certificates")?.authority().display();
+    let url = postgres.admin_url("postgres").replace("127.0.0.1", "localhost");
+    let psql = |mode: &str| {
+        let url = format!("{url}?sslmode={mode}&sslrootcert={authority}");
+        let answer = Command::new(postgres.bin().join("psql")).args([&url, "-c", "select 1"]).output();
+        anyhow::Ok(answer.context("start psql")?.status.success())
+    };
+    assert!(psql("verify-full")?);
+    assert!(!psql("disable")?);
     Ok(())
 }
