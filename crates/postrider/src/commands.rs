@@ -7,7 +7,7 @@ mod slot;
 mod status;
 mod table;
 
-pub(crate) use config::config;
+pub(crate) use config::{config, example};
 pub(crate) use doctor::doctor;
 pub(crate) use init::init;
 pub(crate) use slot::slot;

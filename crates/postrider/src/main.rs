@@ -46,8 +46,7 @@ fn main() -> ExitCode {
 
 fn start(cli: Cli) -> anyhow::Result<ExitCode> {
     if let Command::Config { example: true } = cli.command {
-        print!("{}", config::example());
-        return Ok(ExitCode::SUCCESS);
+        return commands::example();
     }
     let sources = Sources { file: cli.config, variables: std::env::vars_os().collect(), set: cli.set };
     let loaded = sources.load()?;
@@ -62,7 +61,7 @@ fn start(cli: Cli) -> anyhow::Result<ExitCode> {
 async fn dispatch(command: Command, loaded: Loaded) -> anyhow::Result<ExitCode> {
     match command {
         Command::Run => Box::pin(run::run(loaded.config)).await,
-        Command::Config { .. } => Ok(commands::config(&loaded)),
+        Command::Config { .. } => commands::config(&loaded),
         Command::Init(init) => commands::init(&loaded.config, &init).await,
         Command::Slot(slot) => commands::slot(&loaded.config, &slot).await,
         Command::Status(output) => commands::status(&loaded.config, output.json).await,

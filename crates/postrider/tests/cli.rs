@@ -1,9 +1,14 @@
 //! The binary on its own: words, exit codes, and that no secret is ever shown. No servers.
 
-use std::net::TcpListener;
-use std::process::{Command, Output};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::process::{Child, Command, Output, Stdio};
 
-/// A port where nobody answers: bound and not listened to for as long as the value lives.
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::Value;
+
+/// A port where nobody answers.
 const NOBODY: &str = "127.0.0.1:1";
 
 fn postrider(variables: &[(&str, &str)], words: &str) -> Output {
@@ -117,4 +122,62 @@ fn a_server_that_does_not_answer_is_a_failure() {
     for words in ["slot list", "slot drop", "slot advance --to end", "slot create", "init", "status"] {
         check(&[("POSTRIDER_POSTGRES_URL", &url)], words, 1, &[NOBODY]);
     }
+}
+
+#[test]
+fn a_reader_that_has_seen_enough_is_no_failure() {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_postrider"));
+    command.env_clear().args(["config", "--example"]).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().expect("start the binary");
+    drop(child.stdout.take());
+    let output = child.wait_with_output().expect("wait for the binary");
+    assert_eq!((output.status.code(), String::from_utf8_lossy(&output.stderr).as_ref()), (Some(0), ""));
+}
+
+/// Kills what a failed test leaves.
+struct Killed(Child);
+
+impl Drop for Killed {
+    fn drop(&mut self) {
+        // It has ended already, unless the test failed.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn fetch(address: &str, path: &str) -> String {
+    let mut stream = TcpStream::connect(address).expect("connect to the relay");
+    write!(stream, "GET {path} HTTP/1.0\r\n\r\n").expect("ask the relay");
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).expect("read the answer");
+    answer
+}
+
+#[test]
+fn a_relay_without_servers_is_alive_and_not_ready_and_ends_when_it_is_told() {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_postrider"));
+    command.env_clear().arg("run").stdout(Stdio::null()).stderr(Stdio::piped());
+    command.env("POSTRIDER_POSTGRES_URL", format!("postgres://app:hunter2@{NOBODY}/shop?sslmode=disable"));
+    command.env("POSTRIDER_RABBITMQ_URL", format!("amqp://app:hunter2@{NOBODY}"));
+    command.env("POSTRIDER_HTTP_LISTEN", "127.0.0.1:0").env("POSTRIDER_LOG_FORMAT", "json");
+    let mut relay = Killed(command.spawn().expect("start the binary"));
+    let mut log = BufReader::new(relay.0.stderr.take().expect("piped")).lines().map(|line| {
+        let line = line.expect("read the log");
+        assert!(!line.contains("hunter2"), "{line}");
+        serde_json::from_str::<Value>(&line).expect("one JSON object a line")
+    });
+    let address = log.find_map(|line| {
+        let message = line["message"].as_str().expect("a message").to_owned();
+        message.strip_prefix("listening on http://").map(str::to_owned)
+    });
+    let address = address.expect("the log says where the pages are");
+    assert!(fetch(&address, "/livez").starts_with("HTTP/1.0 200 "));
+    let ready = fetch(&address, "/readyz");
+    assert!(ready.starts_with("HTTP/1.0 503 ") && ready.contains("\"ready\":false,\"reason\":"), "{ready}");
+    assert!(fetch(&address, "/metrics").contains("postrider_events_published_total{slot=\"postrider\"} 0\n"));
+    assert!(fetch(&address, "/status").contains("\"slot\":\"postrider\""));
+
+    kill(Pid::from_raw(relay.0.id().cast_signed()), Signal::SIGTERM).expect("signal the relay");
+    let rest: Vec<Value> = log.collect();
+    assert_eq!(relay.0.wait().expect("wait for the relay").code(), Some(0), "{rest:?}");
 }

@@ -2,10 +2,17 @@
 
 use std::process::ExitCode;
 
-use crate::config::{Loaded, effective};
+use super::table::say;
+use crate::config::{self, Loaded};
 
 /// Prints what holds, secrets masked.
-pub(crate) fn config(loaded: &Loaded) -> ExitCode {
-    print!("{}", effective(loaded));
-    ExitCode::SUCCESS
+pub(crate) fn config(loaded: &Loaded) -> anyhow::Result<ExitCode> {
+    say(&config::effective(loaded))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Prints the commented default file.
+pub(crate) fn example() -> anyhow::Result<ExitCode> {
+    say(&config::example())?;
+    Ok(ExitCode::SUCCESS)
 }

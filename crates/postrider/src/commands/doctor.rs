@@ -56,7 +56,7 @@ pub(crate) async fn doctor(config: &Config, json: bool) -> anyhow::Result<ExitCo
     if json {
         table::print_json(&findings)?;
     } else {
-        print!("{}", report(&findings));
+        table::say(&report(&findings))?;
     }
     let safe = findings.iter().all(|finding| finding.level != Level::Error);
     Ok(if safe { ExitCode::SUCCESS } else { ExitCode::FAILURE })

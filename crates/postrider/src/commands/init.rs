@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use postrider_postgres::{Admin, Progress};
 
+use super::table::say;
 use crate::cli::{Creation, Init};
 use crate::config::Config;
 use crate::peers;
@@ -17,15 +18,15 @@ pub(crate) async fn init(config: &Config, init: &Init) -> anyhow::Result<ExitCod
     if init.dry_run {
         for planned in admin.init_plan(&subject, options).await? {
             if planned.present {
-                println!("{}: present", planned.object);
+                say(&format!("{}: present\n", planned.object))?;
             } else {
-                println!("{}: missing, would be created by\n{};", planned.object, planned.sql);
+                say(&format!("{}: missing, would be created by\n{};\n", planned.object, planned.sql))?;
             }
         }
         return Ok(ExitCode::SUCCESS);
     }
     admin.init(&subject, options, &mut |progress| tell(&progress)).await?;
-    println!("next: postrider run");
+    say("next: postrider run\n")?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -37,8 +38,11 @@ pub(super) fn options(creation: Creation) -> postrider_postgres::Init {
 /// Objects are the result, waiting is news on the way.
 pub(super) fn tell(progress: &Progress) {
     match progress {
-        Progress::Object { object, created: true } => println!("{object}: created"),
-        Progress::Object { object, created: false } => println!("{object}: present"),
+        Progress::Object { object, created } => {
+            let state = if *created { "created" } else { "present" };
+            // The work goes on, whether somebody reads or not.
+            let _ = say(&format!("{object}: {state}\n"));
+        }
         Progress::Waiting { .. } => tell_waiting(progress),
     }
 }

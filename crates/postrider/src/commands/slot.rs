@@ -118,7 +118,7 @@ async fn list(admin: &Admin, json: bool) -> anyhow::Result<ExitCode> {
             if slot.recorded { "yes" } else { "no" }.to_owned(),
         ]
     };
-    table::print(&HEADER, &slots.iter().map(row).collect::<Vec<_>>());
+    table::print(&HEADER, &slots.iter().map(row).collect::<Vec<_>>())?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -178,7 +178,7 @@ async fn drop_slot(admin: &Admin, name: &str, yes: bool, json: bool) -> anyhow::
     } else if !admin.slot_drop(name).await? {
         bail!("drop the slot {name}: it does not exist");
     } else if !json {
-        println!("slot {name}: dropped, with {lost} of the log undelivered");
+        table::say(&format!("slot {name}: dropped, with {lost} of the log undelivered\n"))?;
     }
     if json {
         table::print_json(&Removal { slot: name, dropped: yes, lost_bytes: slot.lag_bytes })?;
@@ -213,7 +213,7 @@ async fn advance(admin: &Admin, name: &str, to: Target, yes: bool, json: bool) -
         let now = admin.slot_advance(name, target).await?;
         stands = Some(now);
         if !json {
-            println!("slot {name}: advanced from {from} to {now}");
+            table::say(&format!("slot {name}: advanced from {from} to {now}\n"))?;
         }
     } else {
         eprintln!(

@@ -78,7 +78,7 @@ pub(crate) async fn status(config: &Config, json: bool) -> anyhow::Result<ExitCo
     if json {
         table::print_json(&document)?;
     } else {
-        print!("{}", screen(&document, subject.slot()));
+        table::say(&screen(&document, subject.slot()))?;
     }
     Ok(if document.postgres_error.is_none() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

@@ -1,13 +1,22 @@
 //! Rows for people: aligned on a terminal, tab-separated where a program reads.
 
-use std::io::IsTerminal;
+use std::io::{ErrorKind, IsTerminal, Write};
 use std::process::ExitCode;
 
+use anyhow::Context;
 use serde::Serialize;
 
+/// Writes to stdout. A reader that has seen enough, such as `head`, is no failure.
+pub(super) fn say(text: &str) -> anyhow::Result<()> {
+    match std::io::stdout().write_all(text.as_bytes()) {
+        Err(error) if error.kind() != ErrorKind::BrokenPipe => Err(error).context("write to stdout"),
+        Ok(()) | Err(_) => Ok(()),
+    }
+}
+
 /// Prints a header and its rows to stdout.
-pub(super) fn print(header: &[&str], rows: &[Vec<String>]) {
-    print!("{}", render(header, rows, std::io::stdout().is_terminal()));
+pub(super) fn print(header: &[&str], rows: &[Vec<String>]) -> anyhow::Result<()> {
+    say(&render(header, rows, std::io::stdout().is_terminal()))
 }
 
 fn render(header: &[&str], rows: &[Vec<String>], terminal: bool) -> String {
@@ -28,7 +37,7 @@ fn render(header: &[&str], rows: &[Vec<String>], terminal: bool) -> String {
 
 /// Prints one JSON document.
 pub(super) fn print_json(document: &impl Serialize) -> anyhow::Result<ExitCode> {
-    println!("{}", serde_json::to_string_pretty(document)?);
+    say(&(serde_json::to_string_pretty(document)? + "\n"))?;
     Ok(ExitCode::SUCCESS)
 }
 

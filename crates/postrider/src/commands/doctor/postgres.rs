@@ -98,3 +98,65 @@ fn error_finding(what: impl Into<String>, why: impl Into<String>) -> Finding {
 fn warning(what: impl Into<String>, why: impl Into<String>) -> Finding {
     Finding::new(Side::Postgres, Level::Warning, what, why)
 }
+
+#[cfg(test)]
+mod tests {
+    use postrider_postgres::TableName;
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    /// A server on which all is well, with `changes` laid over its answer.
+    fn findings(changes: &Value) -> Vec<(Level, String)> {
+        let mut answer = json!({
+            "database": "shop", "in_recovery": false, "wal_level": "logical", "wal_lsn": "0/2000",
+            "wal_sender_timeout_s": 60.0, "system_identifier": "7", "timeline": 1, "stats_epoch": null,
+            "schema": true,
+            "slot": {
+                "plugin": "pgoutput", "database": "shop", "temporary": false, "active_pid": null,
+                "restart_lsn": "0/1000", "confirmed_flush_lsn": "0/1000", "wal_status": "reserved",
+                "safe_wal_size": null, "catalog_xmin_age": 100, "decoded_txns": 0, "stats_reset": null
+            },
+            "publication": { "oid": 5, "xmin_age": 1000, "insert": true, "via_root": true },
+            "tables": [
+                { "exists": true, "partitioned": false, "logged": true, "covered": true, "narrowed": false }
+            ],
+            "record": {
+                "publication_oid": 5, "system_identifier": "7", "timeline": 1, "slot_lsn": "0/1000",
+                "watermark": null, "decoded_txns": 0, "stats_epoch": null
+            }
+        });
+        for (path, value) in changes.as_object().expect("changes by path") {
+            *answer.pointer_mut(path).expect("a key of the answer") = value.clone();
+        }
+        let seen: Inspection = serde_json::from_value(answer).expect("an answer");
+        let subject =
+            Subject::new("postrider", "postrider", vec![TableName::default_outbox()]).expect("names");
+        judge(&seen, &subject).into_iter().map(|finding| (finding.level, finding.what)).collect()
+    }
+
+    #[test]
+    fn one_look_tells_what_is_wrong() {
+        let fine = "the slot postrider and the publication postrider are in place";
+        for (changes, expected) in [
+            (json!({}), vec![(Level::Ok, fine)]),
+            (json!({ "/in_recovery": true }), vec![(Level::Error, "the server is a standby")]),
+            (json!({ "/wal_level": "replica" }), vec![(Level::Error, "wal_level is replica")]),
+            (
+                json!({ "/wal_sender_timeout_s": 0.0 }),
+                vec![(Level::Ok, fine), (Level::Warning, "wal_sender_timeout is off")],
+            ),
+            (
+                json!({ "/slot/wal_status": "unreserved", "/slot/safe_wal_size": 1024 }),
+                vec![
+                    (Level::Ok, fine),
+                    (Level::Warning, "the slot postrider falls behind (wal_status unreserved)"),
+                ],
+            ),
+        ] {
+            let expected: Vec<_> =
+                expected.into_iter().map(|(level, what)| (level, what.to_owned())).collect();
+            assert_eq!(findings(&changes), expected, "{changes}");
+        }
+    }
+}

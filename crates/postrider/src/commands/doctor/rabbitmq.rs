@@ -89,3 +89,21 @@ fn judge(outage: &Outage, rabbitmq: &RabbitMq) -> Finding {
 fn finding(level: Level, what: impl Into<String>, why: impl Into<String>) -> Finding {
     Finding::new(Side::Broker, level, what, why)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Sources;
+
+    #[test]
+    fn a_missing_exchange_is_an_error_only_if_nobody_declares_it() {
+        let missing = Outage { kind: OutageKind::Exchange, reason: "find exchange \"x\": 404".to_owned() };
+        for (declare, level, cures) in [("true", Level::Warning, 0), ("false", Level::Error, 1)] {
+            let set = vec![format!("rabbitmq.declare={declare}"), "rabbitmq.exchange=x".to_owned()];
+            let config = Sources { set, ..Sources::default() }.load().expect("load").config;
+            let found = judge(&missing, &config.rabbitmq);
+            assert_eq!((found.level, found.cure.len()), (level, cures));
+            assert_eq!(found.what, "failed to find exchange \"x\": 404");
+        }
+    }
+}
