@@ -118,19 +118,30 @@ impl Show<'_> {
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         while Instant::now() < end {
             tick.tick().await;
-            self.latencies.commit(self.writer.take_commit_times());
-            self.latencies.arrive(self.consumer);
+            self.count();
             let lag_bytes = self.lag_bytes().await?;
             self.screen.progress(self.begun.elapsed(), &mut self.latencies, lag_bytes);
         }
         Ok(())
     }
 
-    /// Kills the relay as no orderly end would, and marks in the queue how far it had reported.
+    /// Takes in what was committed and what has arrived since the last call.
+    fn count(&mut self) {
+        self.latencies.commit(self.writer.take_commit_times());
+        self.latencies.arrive(self.consumer);
+    }
+
+    /// Kills the relay as no orderly end would, with events in flight if there are any within a second, and marks in
+    /// the queue how far it had reported.
     async fn kill(&mut self, relay: &mut Relay) -> Result<()> {
+        let limit = Instant::now() + DEAD;
+        while self.latencies.in_flight() == 0 && Instant::now() < limit {
+            sleep(Duration::from_millis(1)).await;
+            self.count();
+        }
         relay.kill().await?;
         let count = self.latencies.in_flight();
-        self.screen.say(&format!("SIGKILL to the relay, with {count} events in flight; the shop goes on"));
+        self.screen.say(&format!("SIGKILL to the relay, {count} events in flight; the shop goes on"));
         let slot = Slot::wait_free(self.sql, SLOT, LIMIT).await?;
         self.stage.queue.mark(slot.confirmed_flush_lsn).await
     }

@@ -87,7 +87,7 @@ impl Screen {
         let mut recent = latencies.recent();
         let window = usize::try_from(WINDOW.min(elapsed).as_millis()).unwrap_or(usize::MAX).max(1);
         let line = format!(
-            "{:5.1} s  committed {:>7}  arriving {:>6}/s  in flight {:>5}  lag {:>8} kB  p50 {}  p99 {}",
+            "{:5.1} s  committed {:>7}  arriving {:>6}/s  in flight {:>5}  slot lag {:>6} kB  p50 {}  p99 {}",
             elapsed.as_secs_f64(),
             thousands(latencies.committed),
             thousands(recent.len() * 1000 / window),
@@ -128,9 +128,13 @@ pub(super) fn table(verdict: &Verdict, latencies: &Latencies) {
         ("ghosts", verdict.ghosts.len(), "delivered, never committed"),
         ("out of order", verdict.out_of_order.len(), "behind a younger event of the same order"),
         ("altered", verdict.altered.len(), "in body, aggregate or position"),
-        ("duplicates", verdict.duplicates, "of what was on its way when the relay was killed"),
+        (
+            "duplicates",
+            verdict.duplicates,
+            "delivered, but not yet reported to Postgres when the relay was killed",
+        ),
     ] {
-        println!("{name:<14}{:>9}   {what}", thousands(count));
+        println!("{}", format!("{name:<14}{:>9}   {what}", thousands(count)).trim_end());
     }
     if !verdict.forbidden.is_empty() {
         println!("{:<14}{:>9}   of what was settled before", "", thousands(verdict.forbidden.len()));
