@@ -28,8 +28,10 @@ pub(crate) enum End {
 
 /// Frames taken in one turn, so that answers are never far behind.
 const FRAMES_PER_TURN: usize = 512;
-/// How often the board is written while nothing changes.
+/// How often the board is written while nothing changes, and how often it may be written at all: a busy loop
+/// turns thousands of times a second.
 const PUBLISH_EVERY: Duration = Duration::from_millis(250);
+const LOOK_EVERY: Duration = Duration::from_millis(20);
 
 /// The shell.
 pub(crate) struct Shell {
@@ -99,7 +101,7 @@ impl Shell {
                         std::process::exit(EXIT_AT_ONCE);
                     }
                     info!(signal = name, "told to end: reading no more, waiting for what is out");
-                    ending = Some(Instant::now() + self.drain_timeout.saturating_sub(CLOSE_LIMIT));
+                    ending = Some(Instant::now() + self.drain_timeout.saturating_sub(self.close_limit()));
                     self.relay.drain();
                 }
                 event = self.publisher.next() => self.broker_event(event),
@@ -217,6 +219,9 @@ impl Shell {
     fn publish_health(&mut self) {
         self.board.turn();
         let now = Instant::now();
+        if self.published.is_some_and(|(at, _)| now < at + LOOK_EVERY) {
+            return;
+        }
         let snapshot = self.relay.snapshot(self.now());
         let (ready, detail) = self.readiness(&snapshot);
         let due = |(at, was): (Instant, Result<(), NotReady>)| was != ready || now >= at + PUBLISH_EVERY;
@@ -269,17 +274,22 @@ impl Shell {
                 "out of time: not all that is out was confirmed and reported"
             );
         }
-        let limit = CLOSE_LIMIT + end_by.saturating_duration_since(Instant::now());
+        let limit = self.close_limit() + end_by.saturating_duration_since(Instant::now());
         let last = snapshot.reported;
-        let (stands, ()) = tokio::join!(self.postgres.close(last, limit), self.publisher.close(CLOSE_LIMIT));
+        let (stands, ()) = tokio::join!(self.postgres.close(last, limit), self.publisher.close(limit));
         match (last, stands) {
             (Some(last), Some(stands)) if stands >= last.lsn() => {
-                info!(position = %stands, "the slot stands")
+                info!(position = %stands, "the slot stands");
             }
             (Some(last), _) => warn!(position = %last.lsn(), "the last report was not seen stored"),
             (None, _) => {}
         }
         End::Drained { repeat }
+    }
+
+    /// What is left of the drain timeout for closing the connections.
+    fn close_limit(&self) -> Duration {
+        CLOSE_LIMIT.min(self.drain_timeout / 2)
     }
 
     async fn stop(self, stop: Box<Stop>) -> End {

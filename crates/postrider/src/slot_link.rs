@@ -60,6 +60,10 @@ struct Look {
 /// How soon a standby asks again whether the slot is free.
 const STANDBY_EVERY: Duration = Duration::from_millis(400);
 
+/// How soon a report is on its way. The core decides what is reported and when; the client only passes it on,
+/// and a drain waits for it.
+const STATUS_EVERY: Duration = Duration::from_millis(200);
+
 /// The tie to Postgres.
 pub(crate) struct SlotLink {
     server: Server,
@@ -178,7 +182,8 @@ impl SlotLink {
     }
 
     fn connect(&mut self) {
-        let (server, subject, every) = (self.server.clone(), self.subject.clone(), self.report_every);
+        let (server, subject, every) =
+            (self.server.clone(), self.subject.clone(), self.report_every.min(STATUS_EVERY));
         let attempt = async move {
             let admin = Admin::connect(&server).await?;
             let seen = admin.check(&subject, None).await?;
