@@ -1,5 +1,6 @@
 //! Development commands, run as `cargo xtask NAME`. They know the binary only as a program.
 
+mod bench;
 mod corpus;
 mod demo;
 mod install;
@@ -47,6 +48,10 @@ enum Task {
     },
     /// Records anew what a real Postgres sends, for the decoder's tests
     Corpus,
+    /// Measures the relay beside Postgres' own reader and a bare publisher, in the release profile
+    Bench(bench::Arguments),
+    #[command(hide = true)]
+    BenchPublisher(bench::publisher::Arguments),
 }
 
 fn main() -> ExitCode {
@@ -70,6 +75,11 @@ fn run(task: Task) -> Result<()> {
         Task::Slot { arguments } => slot::run(&arguments),
         Task::Mutants { only } => mutants::run(&root, only.as_deref()),
         Task::Corpus => wait(corpus::record()),
+        Task::Bench(arguments) => {
+            bench::build(&root)?;
+            wait(bench::run(arguments))
+        }
+        Task::BenchPublisher(arguments) => wait(bench::publisher::run(arguments)),
     }
 }
 
