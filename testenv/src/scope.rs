@@ -28,7 +28,8 @@ impl Scope {
         Self::create(pair::shared().await?.clone(), test).await
     }
 
-    pub(crate) async fn create(addresses: Addresses, test: &str) -> Result<Self> {
+    /// A scope on any servers.
+    pub async fn create(addresses: Addresses, test: &str) -> Result<Self> {
         let name = unique_name(test);
         let sql = Sql::connect(&addresses.admin_url("postgres")).await?;
         let create = format!("create database \"{name}\"");
