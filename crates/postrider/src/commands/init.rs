@@ -17,10 +17,11 @@ pub(crate) async fn init(config: &Config, init: &Init) -> anyhow::Result<ExitCod
     let options = options(init.creation);
     if init.dry_run {
         for planned in admin.init_plan(&subject, options).await? {
+            // As SQL, so that an administrator can read it, and feed it to psql.
             if planned.present {
-                say(&format!("{}: present\n", planned.object))?;
+                say(&format!("-- {}: present\n", planned.object))?;
             } else {
-                say(&format!("{}: missing, would be created by\n{};\n", planned.object, planned.sql))?;
+                say(&format!("-- {}: missing, would be created by\n{};\n", planned.object, planned.sql))?;
             }
         }
         return Ok(ExitCode::SUCCESS);
