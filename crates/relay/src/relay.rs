@@ -145,6 +145,8 @@ pub struct Relay {
 struct Transaction {
     index: u32,
     committed_us: i64,
+    /// Some of its events have been handed to the broker.
+    is_out: bool,
 }
 
 impl Relay {
@@ -194,7 +196,7 @@ impl Relay {
         match frame {
             Frame::Begin { commit_lsn, committed_us } => {
                 self.ledger.begin(now.mono, commit_lsn)?;
-                self.transaction = Transaction { index: 0, committed_us };
+                self.transaction = Transaction { index: 0, committed_us, is_out: false };
             }
             Frame::Change(bytes) => self.change(&bytes)?,
             Frame::Message { .. } => self.ignored(Ignored::Message),
@@ -263,7 +265,8 @@ impl Relay {
         self.reports.checked(now.mono, id, checked);
     }
 
-    /// The relay ends: it reads no more, publishes what is complete, and reports at once.
+    /// The relay ends: it reads no more than the rest of a transaction that is out in part, publishes what is
+    /// complete, and reports at once.
     pub fn drain(&mut self) {
         self.draining = true;
         self.reports.hasten();
@@ -276,13 +279,13 @@ impl Relay {
         let publishable =
             ready && (self.aggregates.has(Course::Fresh) || self.aggregates.has(Course::Suspect));
         let reported = self.ledger.watermark() <= self.reports.reported();
-        self.draining && self.windows.live() == 0 && !publishable && reported
+        self.draining && self.windows.live() == 0 && !publishable && !self.accepting() && reported
     }
 
     /// Whether another frame may be read: there is room by count and by bytes. One event over the limit
     /// of bytes is admitted when there is room at all.
     pub fn accepting(&self) -> bool {
-        !self.draining && self.has_room()
+        (!self.draining || self.finishing()) && self.has_room()
     }
 
     /// The next thing to do, if there is one.
@@ -331,6 +334,13 @@ impl Relay {
             draining: self.draining,
             counters: self.counters.clone(),
         }
+    }
+
+    /// A drain follows a transaction to its end if some of it is out already: without its end that could not be
+    /// acknowledged, and would arrive again.
+    fn finishing(&self) -> bool {
+        let ready = matches!(self.broker, Broker::Ready(_));
+        self.draining && ready && self.transaction.is_out && self.ledger.open().is_some()
     }
 
     fn has_room(&self) -> bool {
@@ -527,12 +537,13 @@ impl Relay {
         let allowance = self.pace.allowance(now.mono, most);
         let mut items = Vec::new();
         let mut bytes = 0;
+        let withheld = self.draining && !self.finishing();
         while items.len() < allowance && bytes < WINDOW_BYTES {
             let per_aggregate = self.settings.events_per_key.min(allowance - items.len());
-            let (ledger, draining) = (&self.ledger, self.draining);
+            let ledger = &self.ledger;
             let mut oversized = None;
             let wanted = |head: &mut Pending| {
-                if draining && ledger.is_open(&head.ticket) {
+                if withheld && ledger.is_open(&head.ticket) {
                     // Its transaction cannot be acknowledged any more: it would only be a duplicate.
                     return Wanted::Never;
                 }
@@ -550,6 +561,7 @@ impl Relay {
             };
             let taken = self.aggregates.take(course, per_aggregate, wanted, |id, pending| {
                 bytes += pending.bytes;
+                self.transaction.is_out |= ledger.is_open(&pending.ticket);
                 items.push(Some((id, pending)));
             });
             if let Some((position, size)) = oversized {
