@@ -40,7 +40,8 @@ pub(crate) struct Session {
 pub(crate) const LOOK_LIMIT: Duration = Duration::from_secs(5);
 
 /// What every admin session runs under; the user's own options come first.
-const OPTIONS: &str = "-c search_path=pg_catalog -c lock_timeout=4s -c client_connection_check_interval=1s";
+const OPTIONS: &str =
+    "-c search_path=pg_catalog -c statement_timeout=0 -c idle_session_timeout=0 -c lock_timeout=4s";
 
 impl Admin {
     /// Connects to the first host that takes writes, in the order of the list.

@@ -2,7 +2,7 @@
 
 use crate::error::{Error, Reason, Stop};
 use crate::server::Server;
-use crate::subject::{literal, quoted};
+use crate::subject::quoted;
 
 /// What the session was doing, which decides the cure of 42501.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,7 +19,7 @@ pub(crate) enum Doing {
 pub(crate) fn sql(what: &str, doing: Doing, error: &tokio_postgres::Error, server: &Server) -> Error {
     match error.as_db_error() {
         Some(refusal) => refused(what, doing, refusal.code().code(), refusal.message(), server),
-        None if error.to_string().contains("password missing") => {
+        None if chain(error).contains("password missing") => {
             refused(what, doing, "28P01", "the server asks for a password and none is configured", server)
         }
         None => Error::Outage(format!("{what}: {}", chain(error))),
@@ -112,11 +112,6 @@ pub(crate) fn chain(error: &dyn std::error::Error) -> String {
         source = cause.source();
     }
     text
-}
-
-/// The statement that forgets what was recorded of a slot.
-pub(crate) fn forget_record(slot: &str) -> String {
-    format!("delete from postrider.relay where slot = {}", literal(slot))
 }
 
 #[cfg(test)]

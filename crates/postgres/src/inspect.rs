@@ -82,7 +82,7 @@ pub struct SlotFacts {
     pub decoded_txns: Option<i64>,
     /// When the slot's own statistics were reset by hand; None since it was created.
     pub stats_reset: Option<String>,
-    /// How far its walsender has sent; None where it has none, or for a role that may not see it.
+    /// How far its walsender has sent; None where it has none, and for a role without `pg_read_all_stats`.
     #[serde(default, deserialize_with = "lsn")]
     pub sent_lsn: Option<Lsn>,
 }

@@ -6,8 +6,11 @@
 
 mod admin;
 mod bridge;
+mod creation;
+mod doctor;
 mod error;
 mod failure;
+mod identity;
 mod init;
 mod inspect;
 mod record;
@@ -22,8 +25,10 @@ mod verdict;
 mod wire;
 
 pub use admin::Admin;
+pub use creation::Blocker;
+pub use doctor::{Finding, Severity};
 pub use error::{Error, Reason, Stop};
-pub use init::{Blocker, Init, Planned, Progress};
+pub use init::{Init, Planned, Progress};
 pub use inspect::{Inspection, PublicationFacts, Record, SlotFacts, TableFacts};
 pub use schema::{ROLES_SQL, SCHEMA_SQL};
 pub use server::Server;

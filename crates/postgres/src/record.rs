@@ -5,6 +5,7 @@
 //! that reporting never feeds itself with WAL of its own.
 
 use crate::inspect::{Inspection, Record};
+use crate::subject::literal;
 
 /// The slot is new, or accepted as it is: $1 slot, $2 publication. Nothing where either is missing.
 pub(crate) const WRITE: &str = "
@@ -28,14 +29,17 @@ update postrider.relay set watermark = null,
 where slot = $1::text and (watermark is not null
   or timeline <> ('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::integer)";
 
-/// Locks the row, so that a relay that takes over at this moment marks it after us. $1 slot.
-pub(crate) const LOCK: &str = "select from postrider.relay where slot = $1::text for update";
-
-/// The relay has left the slot, and nobody has taken it: where it stands is exact. $1 slot.
-pub(crate) const DRAINED: &str = "
-update postrider.relay r set watermark = s.confirmed_flush_lsn, drained_at = now()
-from pg_replication_slots s
-where r.slot = $1::text and s.slot_name = r.slot and s.active_pid is null";
+/// The relay has left the slot: where it stands is exact, if nobody has taken it. The lock comes first,
+/// so that a relay that takes over at this moment marks the row after us. Runs as one transaction.
+pub(crate) fn drained(slot: &str) -> String {
+    let slot = literal(slot);
+    format!(
+        "select from postrider.relay where slot = {slot} for update;
+         update postrider.relay r set watermark = s.confirmed_flush_lsn, drained_at = now()
+         from pg_replication_slots s
+         where r.slot = {slot} and s.slot_name = r.slot and s.active_pid is null"
+    )
+}
 
 /// The slot has decoded this many transactions, for certain. $1 slot.
 pub(crate) const COUNTED: &str = "

@@ -29,14 +29,12 @@ pub struct SlotStream {
     walsender_pid: i32,
     /// Why the session ended, until [`Self::next`] has asked the server what that means.
     ended: Option<PgWireError>,
-    /// When the last frame came, or the session began.
-    heard: Instant,
-    silence_limit: Duration,
+    silence: Silence,
 }
 
 /// Pins how values are printed, whatever the role or the server prefer; ours win over the user's.
 const OPTIONS: &str = "-c DateStyle=ISO -c IntervalStyle=postgres -c TimeZone=UTC -c extra_float_digits=1 \
-                       -c bytea_output=hex -c lc_monetary=C -c lc_numeric=C";
+                       -c bytea_output=hex -c lc_monetary=C -c lc_numeric=C -c statement_timeout=0";
 
 /// Events between pgwire's task and ours; each may be large, so that this is small.
 const BUFFER_EVENTS: usize = 64;
@@ -71,8 +69,7 @@ impl SlotStream {
             subject: subject.clone(),
             walsender_pid,
             ended: None,
-            heard: Instant::now(),
-            silence_limit: server_limit.unwrap_or(Duration::from_secs(60)),
+            silence: Silence::new(server_limit, report_every),
         })
     }
 
@@ -83,13 +80,14 @@ impl SlotStream {
 
     /// The next frame, however long it takes: an idle server says nothing. Cancel safe.
     pub async fn next(&mut self) -> Result<Frame, Error> {
+        self.silence.listened();
         loop {
             if let Some(ended) = &self.ended {
                 return Err(explain(&self.admin, &self.subject, ended).await);
             }
             match self.client.recv().await {
                 Ok(Some(event)) => {
-                    self.heard = Instant::now();
+                    self.silence.heard();
                     if let Some(frame) = frame(event) {
                         return Ok(frame);
                     }
@@ -105,7 +103,7 @@ impl SlotStream {
         while self.ended.is_none() {
             match self.client.recv().now_or_never()? {
                 Ok(Some(event)) => {
-                    self.heard = Instant::now();
+                    self.silence.heard();
                     if let Some(frame) = frame(event) {
                         return Some(frame);
                     }
@@ -128,14 +126,15 @@ impl SlotStream {
     }
 
     /// Whether the link is dead: the server has sent what did not arrive, and for as long as its own
-    /// `wal_sender_timeout` nothing has. For after each [`Admin::check`], while frames are taken.
+    /// `wal_sender_timeout` nothing has, while frames were asked for. For after each [`Admin::check`].
     ///
-    /// Silence alone says nothing: the server speaks up only when it has not heard from *us* for half of
+    /// Only for a role with `pg_read_all_stats`; without it [`Admin::check`] sees the dead link once the server
+    /// has given it up. Silence alone says nothing: the server speaks up only when it has not heard from *us* for half of
     /// its `wal_sender_timeout`, and it hears from us every `report_every`.
     pub fn silent(&self, seen: &Inspection) -> Option<Error> {
         let sent = seen.slot.as_ref().and_then(|slot| slot.sent_lsn)?;
         let arrived = Lsn(self.client.metrics().last_wal_end().as_u64());
-        (sent > arrived && self.heard.elapsed() > self.silence_limit).then(|| {
+        (sent > arrived && self.silence.is_too_long()).then(|| {
             Error::Outage(format!("the server has sent up to {sent}, but nothing came since {arrived}"))
         })
     }
@@ -177,7 +176,6 @@ impl SlotStream {
 
     /// None while the slot is still held.
     async fn record_drain(&self) -> Result<Option<Lsn>, Error> {
-        let (slot, what) = (self.subject.slot(), "record the drain");
         let seen = self.admin.inspect(&self.subject).await?;
         let Some(facts) = seen.slot else { return Ok(None) };
         match facts.active_pid {
@@ -186,11 +184,41 @@ impl SlotStream {
             Some(_) => return Ok(facts.confirmed_flush_lsn),
             None => {}
         }
-        self.admin.batch(what, Doing::Relay, "begin").await?;
-        self.admin.query(what, Doing::Relay, record::LOCK, &[slot]).await?;
-        self.admin.execute(what, Doing::Relay, record::DRAINED, slot).await?;
-        self.admin.batch(what, Doing::Relay, "commit").await?;
+        self.admin.batch("record the drain", Doing::Relay, &record::drained(self.subject.slot())).await?;
         Ok(facts.confirmed_flush_lsn)
+    }
+}
+
+/// How long nothing has come although we listened.
+struct Silence {
+    limit: Duration,
+    /// Without a call of [`SlotStream::next`] for so long, nobody listens: frames wait, and say nothing.
+    pause: Duration,
+    listened: Instant,
+    since: Instant,
+}
+
+impl Silence {
+    fn new(server_limit: Option<Duration>, report_every: Duration) -> Silence {
+        let now = Instant::now();
+        let limit = server_limit.unwrap_or(Duration::from_secs(60));
+        // Who listens is woken by a check, at the latest.
+        Silence { limit, pause: report_every * 2 + Duration::from_secs(1), listened: now, since: now }
+    }
+
+    fn listened(&mut self) {
+        if self.listened.elapsed() > self.pause {
+            self.since = Instant::now();
+        }
+        self.listened = Instant::now();
+    }
+
+    fn heard(&mut self) {
+        self.since = Instant::now();
+    }
+
+    fn is_too_long(&self) -> bool {
+        self.since.elapsed() > self.limit && self.listened.elapsed() <= self.pause
     }
 }
 

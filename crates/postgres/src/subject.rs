@@ -142,7 +142,11 @@ pub(crate) fn quoted(name: &str) -> String {
     let mut bytes = name.bytes();
     let starts_plain = bytes.next().is_some_and(|b| b.is_ascii_lowercase() || b == b'_');
     let plain = starts_plain && bytes.all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_');
-    if plain && !RESERVED.contains(&name) { name.to_owned() } else { double_quoted(name) }
+    if plain && !RESERVED.split_whitespace().any(|word| word == name) {
+        name.to_owned()
+    } else {
+        double_quoted(name)
+    }
 }
 
 /// An identifier in double quotes.
@@ -157,150 +161,19 @@ pub(crate) fn literal(text: &str) -> String {
 }
 
 /// Words that are no table's or column's name without quotes (PostgreSQL manual, "SQL Key Words").
-const RESERVED: &[&str] = &[
-    "all",
-    "analyse",
-    "analyze",
-    "and",
-    "any",
-    "array",
-    "as",
-    "asc",
-    "asymmetric",
-    "authorization",
-    "between",
-    "binary",
-    "bigint",
-    "bit",
-    "boolean",
-    "both",
-    "case",
-    "cast",
-    "char",
-    "character",
-    "check",
-    "coalesce",
-    "collate",
-    "collation",
-    "column",
-    "concurrently",
-    "constraint",
-    "create",
-    "cross",
-    "current_catalog",
-    "current_date",
-    "current_role",
-    "current_schema",
-    "current_time",
-    "current_timestamp",
-    "current_user",
-    "dec",
-    "decimal",
-    "default",
-    "deferrable",
-    "desc",
-    "distinct",
-    "do",
-    "else",
-    "end",
-    "except",
-    "exists",
-    "extract",
-    "false",
-    "fetch",
-    "float",
-    "for",
-    "foreign",
-    "freeze",
-    "from",
-    "full",
-    "grant",
-    "greatest",
-    "group",
-    "grouping",
-    "having",
-    "ilike",
-    "in",
-    "initially",
-    "inner",
-    "inout",
-    "int",
-    "integer",
-    "intersect",
-    "interval",
-    "into",
-    "is",
-    "isnull",
-    "join",
-    "lateral",
-    "leading",
-    "least",
-    "left",
-    "like",
-    "limit",
-    "localtime",
-    "localtimestamp",
-    "national",
-    "natural",
-    "nchar",
-    "none",
-    "normalize",
-    "not",
-    "notnull",
-    "null",
-    "nullif",
-    "numeric",
-    "offset",
-    "on",
-    "only",
-    "or",
-    "order",
-    "out",
-    "outer",
-    "overlaps",
-    "overlay",
-    "placing",
-    "position",
-    "precision",
-    "primary",
-    "real",
-    "references",
-    "returning",
-    "right",
-    "row",
-    "select",
-    "session_user",
-    "setof",
-    "similar",
-    "smallint",
-    "some",
-    "substring",
-    "symmetric",
-    "system_user",
-    "table",
-    "tablesample",
-    "then",
-    "time",
-    "timestamp",
-    "to",
-    "trailing",
-    "treat",
-    "trim",
-    "true",
-    "union",
-    "unique",
-    "user",
-    "using",
-    "values",
-    "varchar",
-    "variadic",
-    "verbose",
-    "when",
-    "where",
-    "window",
-    "with",
-    "xmlattributes",
-];
+const RESERVED: &str = "\
+    all analyse analyze and any array as asc asymmetric authorization between binary bigint bit \
+    boolean both case cast char character check coalesce collate collation column concurrently \
+    constraint create cross current_catalog current_date current_role current_schema current_time \
+    current_timestamp current_user dec decimal default deferrable desc distinct do else end except \
+    exists extract false fetch float for foreign freeze from full grant greatest group grouping \
+    having ilike in initially inner inout int integer intersect interval into is isnull join lateral \
+    leading least left like limit localtime localtimestamp national natural nchar none normalize not \
+    notnull null nullif numeric offset on only or order out outer overlaps overlay placing position \
+    precision primary real references returning right row select session_user setof similar smallint \
+    some substring symmetric system_user table tablesample then time timestamp to trailing treat \
+    trim true union unique user using values varchar variadic verbose when where window with \
+    xmlattributes";
 
 #[cfg(test)]
 mod tests {

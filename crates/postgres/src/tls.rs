@@ -236,3 +236,6 @@ impl ServerCertVerifier for Verifier {
         self.provider.signature_verification_algorithms.supported_schemes()
     }
 }
+
+#[cfg(test)]
+mod tests;

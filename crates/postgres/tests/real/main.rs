@@ -1,0 +1,11 @@
+//! The Postgres edge on real servers: every stop with its cure, the stream through faults, init and slots, TLS.
+
+mod admin;
+mod doctor;
+mod init;
+mod rig;
+mod slots;
+mod stops;
+mod stream;
+mod tls;
+mod versions;
