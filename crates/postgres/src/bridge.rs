@@ -97,3 +97,46 @@ impl Drop for PrivateFolder {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn one_connection_of_our_own_and_then_there_is_no_way_in() {
+        let bridge = Bridge::open().expect("a socket");
+        let folder = bridge.folder().to_owned();
+        let path = folder.join(format!(".s.PGSQL.{PORT}"));
+        assert_eq!(std::fs::metadata(&folder).expect("the folder").permissions().mode() & 0o777, 0o700);
+        let (near, mut server) = tokio::io::duplex(1024);
+        let mut tasks = bridge.carry(Box::new(near), Duration::from_secs(10));
+        let mut client = UnixStream::connect(&path).await.expect("the way in");
+        client.write_all(b"there").await.expect("a word");
+        let mut word = [0; 5];
+        server.read_exact(&mut word).await.expect("a word");
+        assert_eq!(&word, b"there");
+        assert!(!folder.exists() && UnixStream::connect(&path).await.is_err());
+        server.write_all(b"back").await.expect("an answer");
+        drop(server);
+        let mut answer = String::new();
+        client.read_to_string(&mut answer).await.expect("an answer");
+        assert_eq!(answer, "back");
+        drop(client);
+        assert!(tasks.join_next().await.is_some_and(|ended| ended.is_ok()));
+    }
+
+    #[tokio::test]
+    async fn nobody_comes() {
+        let bridge = Bridge::open().expect("a socket");
+        let folder = bridge.folder().to_owned();
+        let (near, mut server) = tokio::io::duplex(1024);
+        let mut tasks = bridge.carry(Box::new(near), Duration::from_millis(10));
+        assert!(tasks.join_next().await.is_some_and(|ended| ended.is_ok()));
+        assert!(!folder.exists());
+        assert_eq!(server.read(&mut [0; 1]).await.expect("the end"), 0);
+    }
+}

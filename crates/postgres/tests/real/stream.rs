@@ -341,3 +341,29 @@ async fn frames_that_nobody_takes_are_no_silence() -> Result<()> {
     }
     receives(&mut stream, "row 3000").await
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_shuts_down_says_so_and_is_held_up_only_by_our_session() -> Result<()> {
+    let mut server = start(options()).await?;
+    let rig = Rig::ready_on(&server, "shutdown").await?;
+    let (admin, mut stream) = rig.run().await?;
+    rig.insert("owed").await?;
+    receives(&mut stream, "owed").await?;
+    server.signal_stop(testenv::Stop::Fast)?;
+    // The old connection ends, a new one is refused; the stream lives on, as its last word is awaited.
+    eventually("the old connection to end", LIMIT, async || {
+        Ok(matches!(admin.check(&rig.subject, None).await, Err(Error::Outage(_))).then_some(()))
+    })
+    .await?;
+    match rig.admin().await {
+        Err(e) => assert!(e.is_shutdown(), "{e}"),
+        Ok(admin) => panic!("{}", admin.endpoint()),
+    }
+    let asked = async {
+        while !matches!(stream.next().await?, Frame::Keepalive { reply_requested: true, .. }) {}
+        Ok::<_, Error>(())
+    };
+    tokio::time::timeout(LIMIT, asked).await.context("be asked for the last word")??;
+    drop(stream);
+    server.wait_stopped(LIMIT).await
+}
