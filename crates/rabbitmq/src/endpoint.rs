@@ -152,6 +152,12 @@ impl Endpoint {
         if self.user.is_empty() { "guest" } else { &self.user }
     }
 
+    /// The password to log in with; a user other than guest without one has an empty one.
+    pub(crate) fn password(&self) -> &str {
+        let default = if self.login() == "guest" { "guest" } else { "" };
+        self.password.as_deref().unwrap_or(default)
+    }
+
     fn read_parameters(&mut self, url: &Url) -> Result<(), UrlError> {
         let (mut tls, mut certfile, mut keyfile) = (TlsFiles::default(), None, None);
         for (name, value) in url.query_pairs() {
@@ -314,6 +320,7 @@ mod tests {
         assert_eq!(endpoint.to_string(), "amqps://u:***@r:5671/shop");
         assert_eq!(format!("{endpoint:?}"), "Endpoint(amqps://u:***@r:5671/shop)");
         assert!(endpoint.has_password() && !parse("amqp://u@r").has_password());
+        assert_eq!((parse("amqp://r").password(), parse("amqp://u@r").password()), ("guest", ""));
         assert_eq!(parse("amqp://u@r").with_password("s3cret").password.as_deref(), Some("s3cret"));
     }
 }

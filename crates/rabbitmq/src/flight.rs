@@ -9,6 +9,7 @@ use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
 
 use lapin::options::BasicPublishOptions;
+use lapin::types::ShortString;
 use lapin::{Channel, Confirmation, PublisherConfirm};
 use postrider_relay::{Answer, Message, Position, Window, WindowEnd, WindowId};
 use tokio::time::Instant;
@@ -64,12 +65,8 @@ impl Flight {
     /// Prepares a window; [`poll`](Self::poll) publishes it.
     ///
     /// # Errors
-    /// A message cannot be encoded; nothing was published.
-    pub(crate) fn new(
-        window: Window,
-        channel: Arc<Channel>,
-        now: Duration,
-    ) -> Result<Self, (Answer, TooLong)> {
+    /// The answer, if a message cannot be encoded: nothing is published.
+    pub(crate) fn new(window: Window, channel: Arc<Channel>, now: Duration) -> Result<Self, Answer> {
         let Window { id, messages } = window;
         let positions: Vec<_> = messages.iter().map(|message| message.position).collect();
         let body_sizes = messages.iter().map(|message| message.body.len()).collect();
@@ -77,7 +74,7 @@ impl Flight {
         let envelopes = messages.into_iter().map(|message| Ok((Envelope::of(&message)?, message)));
         let queue = match envelopes.collect::<Result<Vec<_>, TooLong>>() {
             Ok(queue) => queue.into_iter(),
-            Err(error) => return Err((culprit_within(id, positions.len(), &error), error)),
+            Err(error) => return Err(culprit_within(id, positions.len(), &error)),
         };
         Ok(Self {
             channel,
@@ -237,6 +234,18 @@ impl Flight {
             None => end,
         };
         Answer { window: self.window, verdicts, end, took: self.heard.duration_since(self.handed) }
+    }
+
+    /// Closes the channel: what is still unanswered counts for nothing, and lapin forgets it.
+    pub(crate) async fn close(self) {
+        for slot in self.slots {
+            // A publish written behind the close would end the whole connection.
+            if let Slot::Writing(publishing) = slot {
+                let _ = publishing.await;
+            }
+        }
+        // Fails if the server closed it first, or if there is no connection any more.
+        let _ = self.channel.close(200, ShortString::default()).await;
     }
 }
 

@@ -13,6 +13,7 @@
 
 mod backoff;
 mod clock;
+mod ending;
 mod endpoint;
 mod envelope;
 mod exchange;

@@ -11,10 +11,11 @@ use std::time::Duration;
 
 use futures_util::StreamExt as _;
 use futures_util::stream::BoxStream;
+use lapin::options::ConfirmSelectOptions;
 use lapin::tcp::{AsyncTcpStream, RustlsConnector};
 use lapin::types::{LongString, ShortString};
 use lapin::uri::{AMQPAuthority, AMQPQueryString, AMQPScheme, AMQPUri, AMQPUserInfo};
-use lapin::{Connection, ConnectionProperties};
+use lapin::{Channel, Connection, ConnectionProperties};
 use tokio::time::timeout;
 
 use crate::endpoint::{Endpoint, TlsFiles};
@@ -110,6 +111,13 @@ impl Link {
     }
 }
 
+/// A channel in confirm mode.
+pub(crate) async fn open_lane(connection: Arc<Connection>) -> lapin::Result<Channel> {
+    let channel = connection.create_channel().await?;
+    channel.confirm_select(ConfirmSelectOptions::default()).await?;
+    Ok(channel)
+}
+
 /// What `work` makes of it, or the outage that it took longer than `limit`.
 pub(crate) async fn within<T>(
     limit: Duration,
@@ -142,7 +150,7 @@ fn uri(endpoint: &Endpoint, settings: &Settings) -> AMQPUri {
         authority: AMQPAuthority {
             userinfo: AMQPUserInfo {
                 username: endpoint.login().to_owned(),
-                password: endpoint.password.clone().unwrap_or_else(|| "guest".to_owned()),
+                password: endpoint.password().to_owned(),
             },
             host: endpoint.host.clone(),
             port: endpoint.port,

@@ -13,18 +13,17 @@ use std::time::Duration;
 use futures_util::StreamExt as _;
 use futures_util::future::{BoxFuture, try_join_all};
 use futures_util::stream::FuturesUnordered;
-use lapin::options::ConfirmSelectOptions;
-use lapin::types::ShortString;
-use lapin::{Channel, Connection};
+use lapin::Channel;
 use postrider_relay::{BrokerLimits, Window, WindowEnd};
 use tokio::select;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
 use crate::clock::Clock;
+use crate::ending::{Lost, channel_end, connection_end, may_end_one_channel};
 use crate::flight::Flight;
-use crate::link::{Link, within};
-use crate::outage::{Outage, OutageKind, server_word};
+use crate::link::{Link, open_lane, within};
+use crate::outage::{Outage, OutageKind};
 use crate::publisher::{Event, SessionNumber, State, Told};
 use crate::settings::Settings;
 
@@ -167,13 +166,16 @@ impl<'a> Session<'a> {
 
     /// Puts waiting windows on free lanes, unless the broker is blocked.
     fn start_waiting(&mut self) {
-        while !self.clock.stands_still() && !self.free.is_empty() {
-            let Some(window) = self.waiting.pop_front() else { return };
-            let channel = self.free.pop().expect("there is a free lane");
+        while !self.clock.stands_still() && !self.waiting.is_empty() {
+            let Some(channel) = self.free.pop() else { return };
+            if !channel.status().connected() {
+                self.open_another();
+                continue;
+            }
+            let window = self.waiting.pop_front().expect("a window waits");
             match Flight::new(window, Arc::clone(&channel), self.clock.now()) {
                 Ok(flight) => self.flights.push(flight),
-                Err((answer, error)) => {
-                    tracing::error!(%error, "a window holds a message that AMQP cannot carry");
+                Err(answer) => {
                     self.free.push(channel);
                     self.tell(Event::Answer(answer));
                 }
@@ -211,13 +213,13 @@ impl<'a> Session<'a> {
                 self.useful = true;
                 self.tell(Event::Answer(flight.answer(self.clock.now(), WindowEnd::Complete)));
                 if flight.stray {
-                    self.close(&flight);
+                    self.close(flight);
                 } else {
                     self.free.push(flight.channel);
                 }
                 None
             }
-            Err(error) if self.is_the_channels(&error) => {
+            Err(error) if self.connected() && may_end_one_channel(&error) => {
                 let mut flight = self.flights.swap_remove(at);
                 let now = self.clock.now();
                 flight.sweep(now);
@@ -229,32 +231,21 @@ impl<'a> Session<'a> {
                 }
                 None
             }
-            Err(error) if matches!(error.kind(), lapin::ErrorKind::InvalidChannelState(..)) => {
-                Some(Lost::Unknown)
-            }
+            // Then it ended all of them, and lapin will say why.
+            Err(error) if may_end_one_channel(&error) => Some(Lost::Unknown),
             Err(error) => Some(Lost::Because(error)),
         }
-    }
-
-    /// Whether the error ended one channel only.
-    fn is_the_channels(&self, error: &lapin::Error) -> bool {
-        self.connected()
-            && (error.is_amqp_soft_error()
-                || matches!(
-                    error.kind(),
-                    lapin::ErrorKind::InvalidChannelState(..)
-                        | lapin::ErrorKind::InvalidChannel(_)
-                        | lapin::ErrorKind::FutureCompleted
-                ))
     }
 
     fn opened(&mut self, opened: lapin::Result<Channel>) -> Option<Lost> {
         self.asked = self.clock.now();
         match opened {
-            Ok(channel) => self.free.push(Arc::new(channel)),
-            Err(error) => return Some(Lost::Because(error)),
+            Ok(channel) => {
+                self.free.push(Arc::new(channel));
+                None
+            }
+            Err(error) => Some(if self.connected() { Lost::Because(error) } else { Lost::Unknown }),
         }
-        None
     }
 
     /// Gives up lanes and windows that took too long. Stands still while the broker is blocked.
@@ -285,11 +276,14 @@ impl<'a> Session<'a> {
                 self.overdue(flight);
                 continue;
             } else if !flight.stray && silence >= STALL && strays < self.strays_max {
-                flight.stray = true;
-                strays += 1;
                 let answer = flight.answer(now, WindowEnd::Stalled);
-                self.tell(Event::Answer(answer));
-                self.open_another();
+                // Else it ended just now, and the next poll says so.
+                if answer.end == WindowEnd::Stalled {
+                    flight.stray = true;
+                    strays += 1;
+                    self.tell(Event::Answer(answer));
+                    self.open_another();
+                }
             }
             at += 1;
         }
@@ -298,10 +292,10 @@ impl<'a> Session<'a> {
 
     fn overdue(&mut self, mut flight: Flight) {
         self.tell(Event::Answer(flight.answer(self.clock.now(), WindowEnd::Overdue)));
-        self.close(&flight);
         if !flight.stray {
             self.open_another();
         }
+        self.close(flight);
     }
 
     /// Opens a fresh channel for a lane that lost its own.
@@ -310,12 +304,12 @@ impl<'a> Session<'a> {
         self.opening.push(Box::pin(open_lane(Arc::clone(&self.link.connection))));
     }
 
-    /// Closes a channel in the background: lapin keeps what was unresolved on it until then.
-    fn close(&self, flight: &Flight) {
-        let (channel, limit) = (Arc::clone(&flight.channel), self.settings.confirm_timeout);
+    /// Closes a channel in the background.
+    fn close(&self, flight: Flight) {
+        let limit = self.settings.confirm_timeout;
         self.closing.push(Box::pin(async move {
-            // If the server closed it first, or never answers, it is as good as closed.
-            let _ = timeout(limit, channel.close(200, ShortString::default())).await;
+            // A channel that takes longer is dropped.
+            let _ = timeout(limit, flight.close()).await;
         }));
     }
 
@@ -369,14 +363,6 @@ impl<'a> Session<'a> {
     }
 }
 
-/// What is known of a lost connection.
-enum Lost {
-    Because(lapin::Error),
-    Silent(Outage),
-    /// lapin will say.
-    Unknown,
-}
-
 /// The first window that came to an end.
 fn poll_flights(
     flights: &mut [Flight],
@@ -389,27 +375,4 @@ fn poll_flights(
         }
     }
     Poll::Pending
-}
-
-async fn open_lane(connection: Arc<Connection>) -> lapin::Result<Channel> {
-    let channel = connection.create_channel().await?;
-    channel.confirm_select(ConfirmSelectOptions::default()).await?;
-    Ok(channel)
-}
-
-fn channel_end(error: &lapin::Error) -> WindowEnd {
-    match server_word(error) {
-        Some(word) => WindowEnd::ChannelClosed { code: word.get_id(), text: word.get_message().to_string() },
-        None => WindowEnd::ChannelClosed { code: 0, text: error.to_string() },
-    }
-}
-
-/// A 50x may be a message's doing; anything else is not (AMQP 0-9-1, section 1.1).
-fn connection_end(error: Option<&lapin::Error>) -> WindowEnd {
-    match error.and_then(server_word) {
-        Some(word) if (500..510).contains(&word.get_id()) => {
-            WindowEnd::ConnectionClosed { code: word.get_id(), text: word.get_message().to_string() }
-        }
-        _ => WindowEnd::Disconnected,
-    }
 }

@@ -61,6 +61,6 @@ impl Settings {
 
 impl Default for Backoff {
     fn default() -> Self {
-        Self { first: Duration::from_millis(100), max: Duration::from_secs(30), jitter: 0.2 }
+        Self { first: Duration::from_millis(100), max: Duration::from_secs(5), jitter: 0.2 }
     }
 }

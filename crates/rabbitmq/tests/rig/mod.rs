@@ -7,9 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
 use bytes::Bytes;
-use lapin::options::{
-    BasicGetOptions, ExchangeDeclareOptions, QueueBindOptions, QueueDeclareOptions, QueuePurgeOptions,
-};
+use lapin::options::{BasicGetOptions, ExchangeDeclareOptions, QueueBindOptions, QueueDeclareOptions};
 use lapin::types::{AMQPValue, FieldTable, LongString};
 use lapin::{Channel, Connection, ConnectionProperties, ExchangeKind};
 use postrider_rabbitmq::{Backoff, Endpoint, Event, Outage, Publisher, Settings, State};
@@ -109,21 +107,21 @@ impl Desk {
         }
         let options = QueueDeclareOptions { durable: true, ..Default::default() };
         self.channel.queue_declare(name.into(), options, table).await?;
-        let key = format!("{name}.#");
-        self.channel
-            .queue_bind(
-                name.into(),
-                exchange.into(),
-                key.into(),
-                QueueBindOptions::default(),
-                FieldTable::default(),
-            )
-            .await?;
-        Ok(())
+        self.bind(exchange, name).await
     }
 
-    pub(crate) async fn purge(&self, queue: &str) -> Result<()> {
-        self.channel.queue_purge(queue.into(), QueuePurgeOptions::default()).await?;
+    /// A queue of this connection's own, in memory: it confirms at once.
+    pub(crate) async fn swift_queue(&self, exchange: &str, name: &str) -> Result<()> {
+        let options = QueueDeclareOptions { exclusive: true, ..Default::default() };
+        self.channel.queue_declare(name.into(), options, FieldTable::default()).await?;
+        self.bind(exchange, name).await
+    }
+
+    async fn bind(&self, exchange: &str, queue: &str) -> Result<()> {
+        let (key, options) = (format!("{queue}.#"), QueueBindOptions::default());
+        self.channel
+            .queue_bind(queue.into(), exchange.into(), key.into(), options, FieldTable::default())
+            .await?;
         Ok(())
     }
 
