@@ -125,6 +125,11 @@ impl SlotStream {
         Lsn(self.client.metrics().last_applied_lsn().as_u64())
     }
 
+    /// How long nothing has come although frames were asked for.
+    pub fn silence(&self) -> Duration {
+        self.silence.so_far()
+    }
+
     /// Whether the link is dead: the server has sent what did not arrive, and for as long as its own
     /// `wal_sender_timeout` nothing has, while frames were asked for. For after each [`Admin::check`].
     ///
@@ -217,8 +222,12 @@ impl Silence {
         self.since = Instant::now();
     }
 
+    fn so_far(&self) -> Duration {
+        if self.listened.elapsed() <= self.pause { self.since.elapsed() } else { Duration::ZERO }
+    }
+
     fn is_too_long(&self) -> bool {
-        self.since.elapsed() > self.limit && self.listened.elapsed() <= self.pause
+        self.so_far() > self.limit
     }
 }
 

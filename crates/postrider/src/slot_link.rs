@@ -60,6 +60,9 @@ struct Look {
 /// How soon a standby asks again whether the slot is free.
 const STANDBY_EVERY: Duration = Duration::from_millis(400);
 
+/// A stream that has said nothing for so long may be cut off without a word. On an idle one that is no fault, so
+/// it takes unanswered checks to believe it.
+const SILENT_AFTER: Duration = Duration::from_secs(8);
 /// How soon a report is on its way. The core decides what is reported and when; the client only passes it on,
 /// and a drain waits for it.
 const STATUS_EVERY: Duration = Duration::from_millis(200);
@@ -72,6 +75,8 @@ pub(crate) struct SlotLink {
     link: Link,
     admin: Option<Admin>,
     check: Option<(CheckId, Pending<Look>)>,
+    /// Since when no check has been answered.
+    unanswered: Option<Instant>,
     backoff: Backoff,
     failures: u32,
     random: fastrand::Rng,
@@ -87,6 +92,7 @@ impl SlotLink {
             link: Link::Waiting(Instant::now()),
             admin: None,
             check: None,
+            unanswered: None,
             // An outage of the database is short or long: never wait much longer than a restart takes.
             backoff: Backoff { first: Duration::from_millis(100), max: Duration::from_secs(5), jitter: 0.2 },
             failures: 0,
@@ -200,6 +206,7 @@ impl SlotLink {
         let (walsender_pid, endpoint) = (stream.walsender_pid(), admin.endpoint());
         self.admin = Some(admin);
         self.check = None;
+        self.unanswered = None;
         self.failures = 0;
         self.link = Link::Streaming(Box::new(stream));
         Turn::Connected { walsender_pid, endpoint }
@@ -228,9 +235,18 @@ impl SlotLink {
             Err(Error::Stop(stop)) => return Some(Turn::Stop(stop)),
             Err(error) if error.is_shutdown() => return Some(Turn::Checked(id, Checked::ShuttingDown, None)),
             Err(Error::Standby { .. } | Error::Outage(_)) => {
+                let unanswered = self.unanswered.get_or_insert_with(Instant::now).elapsed();
+                if unanswered.min(stream.silence()) > SILENT_AFTER {
+                    return Some(
+                        self.leave(
+                            "neither the slot stream nor the admin connection has answered for a while",
+                        ),
+                    );
+                }
                 return Some(Turn::Checked(id, Checked::Unreachable, None));
             }
         };
+        self.unanswered = None;
         Some(match stream.silent(&seen) {
             Some(error) => self.failed(error),
             None => Turn::Checked(id, Checked::Sound, Some(Box::new(seen))),
