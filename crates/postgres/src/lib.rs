@@ -16,6 +16,7 @@ mod inspect;
 mod record;
 mod schema;
 mod server;
+mod silence;
 mod slot;
 mod stream;
 mod subject;

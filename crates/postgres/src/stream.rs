@@ -8,7 +8,7 @@ use futures_util::FutureExt;
 use pgwire_replication::{PgWireError, ReplicationClient, ReplicationConfig, ReplicationEvent};
 use postrider_relay::{Frame, Lsn, Watermark};
 use tokio::task::JoinSet;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{sleep, timeout};
 
 use crate::admin::{Admin, LOOK_LIMIT};
 use crate::bridge::{Bridge, PORT};
@@ -16,6 +16,7 @@ use crate::error::{Error, Reason, Stop};
 use crate::failure::{self, Doing, sqlstate};
 use crate::inspect::Inspection;
 use crate::record;
+use crate::silence::Silence;
 use crate::subject::{Subject, double_quoted, quoted};
 use crate::wire::Endpoint;
 
@@ -69,7 +70,7 @@ impl SlotStream {
             subject: subject.clone(),
             walsender_pid,
             ended: None,
-            silence: Silence::new(server_limit, report_every),
+            silence: Silence::new(server_limit),
         })
     }
 
@@ -80,14 +81,14 @@ impl SlotStream {
 
     /// The next frame, however long it takes: an idle server says nothing. Cancel safe.
     pub async fn next(&mut self) -> Result<Frame, Error> {
-        self.silence.listened();
+        let mut listening = self.silence.listen();
         loop {
             if let Some(ended) = &self.ended {
                 return Err(explain(&self.admin, &self.subject, ended).await);
             }
             match self.client.recv().await {
                 Ok(Some(event)) => {
-                    self.silence.heard();
+                    listening.heard();
                     if let Some(frame) = frame(event) {
                         return Ok(frame);
                     }
@@ -103,7 +104,7 @@ impl SlotStream {
         while self.ended.is_none() {
             match self.client.recv().now_or_never()? {
                 Ok(Some(event)) => {
-                    self.silence.heard();
+                    self.silence.listen().heard();
                     if let Some(frame) = frame(event) {
                         return Some(frame);
                     }
@@ -191,43 +192,6 @@ impl SlotStream {
         }
         self.admin.batch("record the drain", Doing::Relay, &record::drained(self.subject.slot())).await?;
         Ok(facts.confirmed_flush_lsn)
-    }
-}
-
-/// How long nothing has come although we listened.
-struct Silence {
-    limit: Duration,
-    /// Without a call of [`SlotStream::next`] for so long, nobody listens: frames wait, and say nothing.
-    pause: Duration,
-    listened: Instant,
-    since: Instant,
-}
-
-impl Silence {
-    fn new(server_limit: Option<Duration>, report_every: Duration) -> Silence {
-        let now = Instant::now();
-        let limit = server_limit.unwrap_or(Duration::from_secs(60));
-        // Who listens is woken by a check, at the latest.
-        Silence { limit, pause: report_every * 2 + Duration::from_secs(1), listened: now, since: now }
-    }
-
-    fn listened(&mut self) {
-        if self.listened.elapsed() > self.pause {
-            self.since = Instant::now();
-        }
-        self.listened = Instant::now();
-    }
-
-    fn heard(&mut self) {
-        self.since = Instant::now();
-    }
-
-    fn so_far(&self) -> Duration {
-        if self.listened.elapsed() <= self.pause { self.since.elapsed() } else { Duration::ZERO }
-    }
-
-    fn is_too_long(&self) -> bool {
-        self.so_far() > self.limit
     }
 }
 

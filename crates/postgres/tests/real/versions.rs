@@ -18,8 +18,12 @@ async fn serves(bin: std::path::PathBuf, major: u32) -> Result<()> {
     assert_eq!(slot.failover, (major >= 17).then_some(true));
     // Only a role that may see all statistics is told how far the server has sent.
     assert_eq!(slot.sent_lsn, None);
-    let slot = rig.inspect().await?.slot.context("find the slot")?;
-    assert!(slot.sent_lsn >= Some(end), "{slot:?}");
+    // The server writes it down after sending.
+    testenv::eventually("the server to say how far it has sent", LIMIT, async || {
+        let slot = rig.inspect().await?.slot.context("find the slot")?;
+        Ok(slot.sent_lsn.filter(|&sent| sent >= end))
+    })
+    .await?;
     assert_eq!(stream.close(Some(watermark(end)), LIMIT).await, Some(end));
 
     // The slot is replaced after a relay was killed.
