@@ -48,7 +48,7 @@ enum Link {
 
 struct Session {
     admin: Admin,
-    stream: SlotStream,
+    stream: Box<SlotStream>,
 }
 
 /// What a check hands back: the connection, if it is still good, and what it saw.
@@ -197,7 +197,7 @@ impl SlotLink {
                 return Err(Error::Standby { pid: Some(pid) });
             }
             let stream = SlotStream::connect(&admin, &subject, every).await?;
-            Ok(Session { admin, stream })
+            Ok(Session { admin, stream: Box::new(stream) })
         };
         self.link = Link::Connecting(Box::pin(attempt));
     }
@@ -208,7 +208,7 @@ impl SlotLink {
         self.check = None;
         self.unanswered = None;
         self.failures = 0;
-        self.link = Link::Streaming(Box::new(stream));
+        self.link = Link::Streaming(stream);
         Turn::Connected { walsender_pid, endpoint }
     }
 
