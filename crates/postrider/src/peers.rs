@@ -29,6 +29,9 @@ pub(crate) fn subject(config: &Config) -> Result<Subject, ConfigError> {
         .map_err(|e| ConfigError(e.to_string()))
 }
 
+/// The longest wait between attempts to connect.
+const RECONNECT_MAX: std::time::Duration = std::time::Duration::from_secs(5);
+
 /// Where the broker is, and how to publish.
 pub(crate) fn publisher(config: &Config) -> Result<postrider_rabbitmq::Settings, ConfigError> {
     let rabbitmq = &config.rabbitmq;
@@ -52,7 +55,12 @@ pub(crate) fn publisher(config: &Config) -> Result<postrider_rabbitmq::Settings,
         lanes: rabbitmq.lanes,
         confirm_timeout: rabbitmq.confirm_timeout,
         heartbeat: rabbitmq.heartbeat,
-        backoff: postrider_rabbitmq::Backoff { first: retry.first, max: retry.max, jitter: retry.jitter },
+        // A broker that comes back is found again soon, however long its events may wait for a retry.
+        backoff: postrider_rabbitmq::Backoff {
+            max: retry.max.min(RECONNECT_MAX),
+            first: retry.first.min(RECONNECT_MAX),
+            jitter: retry.jitter,
+        },
         seed: fastrand::u64(..),
         connection_name: format!("postrider {}", config.postgres.slot),
         ..postrider_rabbitmq::Settings::new(endpoints)

@@ -18,22 +18,33 @@ impl Clock {
     }
 
     pub(crate) fn now(&self) -> Duration {
-        let now = self.stopped.unwrap_or_else(Instant::now);
-        now.duration_since(self.started).saturating_sub(self.stood)
+        self.at(Instant::now())
     }
 
     pub(crate) fn stop(&mut self) {
-        self.stopped.get_or_insert_with(Instant::now);
+        self.stop_at(Instant::now());
     }
 
     pub(crate) fn go_on(&mut self) {
-        if let Some(since) = self.stopped.take() {
-            self.stood += since.elapsed();
-        }
+        self.go_on_at(Instant::now());
     }
 
     pub(crate) fn stands_still(&self) -> bool {
         self.stopped.is_some()
+    }
+
+    fn at(&self, now: Instant) -> Duration {
+        self.stopped.unwrap_or(now).duration_since(self.started).saturating_sub(self.stood)
+    }
+
+    fn stop_at(&mut self, now: Instant) {
+        self.stopped.get_or_insert(now);
+    }
+
+    fn go_on_at(&mut self, now: Instant) {
+        if let Some(since) = self.stopped.take() {
+            self.stood += now.duration_since(since);
+        }
     }
 }
 
@@ -41,18 +52,16 @@ impl Clock {
 mod tests {
     use super::*;
 
-    #[tokio::test(start_paused = true)]
-    async fn blocked_time_does_not_count() {
+    #[test]
+    fn blocked_time_does_not_count() {
         let second = Duration::from_secs(1);
         let mut clock = Clock::start();
-        tokio::time::advance(second).await;
-        clock.stop();
-        clock.stop();
-        tokio::time::advance(100 * second).await;
-        assert_eq!(clock.now(), second);
-        clock.go_on();
-        clock.go_on();
-        tokio::time::advance(second).await;
-        assert_eq!(clock.now(), 2 * second);
+        let began = clock.started;
+        clock.stop_at(began + second);
+        clock.stop_at(began + 2 * second);
+        assert_eq!(clock.at(began + 101 * second), second);
+        clock.go_on_at(began + 101 * second);
+        clock.go_on_at(began + 102 * second);
+        assert_eq!(clock.at(began + 102 * second), 2 * second);
     }
 }
