@@ -54,7 +54,9 @@ fn start(cli: Cli) -> anyhow::Result<ExitCode> {
     for warning in &loaded.warnings {
         tracing::warn!("{warning}");
     }
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    // One thread: the shell, the slot stream and the publisher hand events to each other, and a hop between
+    // threads costs more than what each does with one.
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(dispatch(cli.command, loaded))
 }
 
