@@ -10,7 +10,7 @@ use tokio::time::timeout;
 use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{Client, NoTls, Row, Statement};
 
-use crate::error::{Error, Reason};
+use crate::error::{Error, Reason, SESSION_OVER};
 use crate::failure::{self, Doing, chain};
 use crate::inspect::{self, Inspection};
 use crate::record;
@@ -120,7 +120,7 @@ impl Admin {
             let holder = seen.slot.as_ref().and_then(|slot| slot.active_pid);
             if holder != Some(ours) {
                 return Err(Error::Outage(format!(
-                    "the server has ended our session: the slot is {}",
+                    "{SESSION_OVER}: the slot is {}",
                     holder.map_or("free".to_owned(), |pid| format!("held by pid {pid}"))
                 )));
             }

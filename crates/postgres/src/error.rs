@@ -22,13 +22,24 @@ pub enum Error {
 impl Error {
     /// Whether the server, while a session of ours was open, said that it shuts down (SQLSTATE 57P01, 57P02,
     /// or 57P03 to a new connection).
+    ///
+    /// An administrator who terminates our admin session (`pg_terminate_backend`) looks the same; then the
+    /// relay comes back at once.
     pub fn is_shutdown(&self) -> bool {
         match self {
             Error::Outage(text) => ["57P01", "57P02", "57P03"].iter().any(|code| text.contains(code)),
             Error::Stop(_) | Error::Standby { .. } => false,
         }
     }
+
+    /// Whether the server has let go of the slot stream, though our end has not heard of it.
+    pub fn is_session_over(&self) -> bool {
+        matches!(self, Error::Outage(text) if text.starts_with(SESSION_OVER))
+    }
 }
+
+/// How [`Error::is_session_over`] is told from other outages.
+pub(crate) const SESSION_OVER: &str = "the server has ended our session";
 
 impl From<Stop> for Error {
     fn from(stop: Stop) -> Error {

@@ -160,12 +160,12 @@ impl Shell {
             self.streaming = false;
             self.relay.session(self.now());
         }
-        let reason = match &loss {
-            Loss::Standby { .. } => "standby",
-            Loss::Outage(_) => "outage",
-        };
-        self.metrics.session(Side::Postgres, reason);
         if self.loss.as_ref() != Some(&loss) {
+            let reason = match &loss {
+                Loss::Standby { .. } => "standby",
+                Loss::Outage(_) => "outage",
+            };
+            self.metrics.session(Side::Postgres, reason);
             match &loss {
                 Loss::Standby { pid } => info!(pid, "standby: another session has the slot"),
                 Loss::Outage(text) => warn!("lost Postgres, coming back: {text}"),

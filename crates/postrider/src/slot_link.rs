@@ -234,6 +234,7 @@ impl SlotLink {
             Ok(seen) => seen,
             Err(Error::Stop(stop)) => return Some(Turn::Stop(stop)),
             Err(error) if error.is_shutdown() => return Some(Turn::Checked(id, Checked::ShuttingDown, None)),
+            Err(error) if error.is_session_over() => return Some(self.failed(error)),
             Err(Error::Standby { .. } | Error::Outage(_)) => {
                 let unanswered = self.unanswered.get_or_insert_with(Instant::now).elapsed();
                 if unanswered.min(stream.silence()) > SILENT_AFTER {

@@ -124,7 +124,7 @@ pub(super) const READY: Metric = gauge(
 pub(super) const SESSIONS: Metric = counter(
     "postrider_sessions_total",
     &["side", "reason"],
-    "Connections to Postgres and to the broker that ended or did not come about, by reason.",
+    "Outages of Postgres and of the broker as the log tells them: once for each reason, however many attempts.",
 );
 
 const fn counter(name: &'static str, labels: &'static [&'static str], help: &'static str) -> Metric {
