@@ -1,0 +1,225 @@
+//! The broker breaks, or the way to it.
+
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use testenv::consumer::{Consumer, Queue, QueueKind, Value};
+use testenv::{Direction, Frame, eventually};
+use tokio::time::sleep;
+
+use crate::scene::{LIMIT, Scene, play, survives};
+use crate::setting::Setting;
+use crate::witness::Single;
+
+#[tokio::test]
+async fn the_broker_restarts() -> Result<()> {
+    survives("broker restarts", Setting::default(), async |scene| scene.servers.rabbitmq.restart().await)
+        .await
+}
+
+/// RabbitMQ 3.10 writes down which quorum queues it has only some time after their declaration: one that is younger when
+/// the node is killed comes back empty, whatever it had confirmed.
+async fn remember_queues(scene: &Scene) -> Result<()> {
+    let write_down = "[dets:sync(Table) || Table <- dets:all()].";
+    scene.servers.rabbitmq.ctl().run(&["eval", write_down]).await.map(drop)
+}
+
+#[tokio::test]
+async fn the_broker_is_killed() -> Result<()> {
+    survives("broker killed", Setting::default(), async |scene| {
+        remember_queues(scene).await?;
+        scene.servers.rabbitmq.sigkill().await?;
+        scene.relay().wait_reason("broker", LIMIT).await?;
+        scene.servers.rabbitmq.start_again().await
+    })
+    .await
+}
+
+#[tokio::test]
+async fn the_broker_freezes() -> Result<()> {
+    survives("broker frozen", Setting::default().set("rabbitmq.heartbeat_s", "2"), async |scene| {
+        scene.servers.rabbitmq.pause()?;
+        scene.relay().wait_reason("broker", LIMIT).await?;
+        scene.servers.rabbitmq.resume()
+    })
+    .await
+}
+
+#[tokio::test]
+async fn relay_and_broker_are_killed_together() -> Result<()> {
+    survives("relay and broker killed", Setting::default(), async |scene| {
+        remember_queues(scene).await?;
+        scene.wait_owed(1).await?;
+        let Scene { servers, relays, .. } = scene;
+        let relay = relays.last_mut().expect("it runs");
+        let (broker, relay) = tokio::join!(servers.rabbitmq.sigkill(), relay.kill());
+        broker.and(relay)?;
+        scene.servers.rabbitmq.start_again().await?;
+        scene.mark_free().await?;
+        scene.start().await
+    })
+    .await
+}
+
+#[tokio::test]
+async fn the_connection_to_the_broker_is_cut() -> Result<()> {
+    survives("broker's link cut", Setting::broker_link(), async |scene| {
+        for _ in 0..3 {
+            ensure!(scene.broker_link().cut().await? > 0, "cut a connection");
+            scene.wait_published(100).await?;
+        }
+        Ok(())
+    })
+    .await
+}
+
+#[tokio::test]
+async fn the_connection_to_the_broker_is_cut_inside_a_frame() -> Result<()> {
+    type Wanted = fn(&Frame) -> bool;
+    let cuts: [(Direction, Wanted); 3] = [
+        (Direction::ToServer, Frame::is_body),
+        (Direction::ToServer, |frame| frame.is_method(60, 40)),
+        (Direction::ToClient, |frame| frame.is_method(60, 80)),
+    ];
+    survives("broker's link cut inside a frame", Setting::broker_link(), async |scene| {
+        for (direction, wanted) in cuts {
+            println!("{}", scene.broker_link().cut_inside_frame(direction, wanted).fired(LIMIT).await?);
+            scene.wait_published(100).await?;
+        }
+        Ok(())
+    })
+    .await
+}
+
+#[tokio::test]
+async fn an_operator_closes_the_connection_to_the_broker() -> Result<()> {
+    survives("broker closes the connection", Setting::default(), async |scene| {
+        scene.servers.rabbitmq.ctl().close_all_connections("a test asks").await?;
+        scene.wait_published(100).await
+    })
+    .await
+}
+
+#[tokio::test]
+async fn a_short_silence_of_the_broker_costs_nothing() -> Result<()> {
+    play("broker's link silent for a while", Setting::broker_link(), async |scene| {
+        scene.begin().await?;
+        // Long enough for windows to lose their lanes, too short for anything to be given up.
+        scene.broker_link().stall();
+        sleep(Duration::from_secs(3)).await;
+        scene.broker_link().resume();
+        // Without a mark no copy is forgiven.
+        scene.settle().await.map(drop)
+    })
+    .await
+}
+
+#[tokio::test]
+async fn a_long_silence_of_the_broker_ends_the_connection() -> Result<()> {
+    let setting = Setting::broker_link().set("rabbitmq.confirm_timeout_ms", "2000");
+    survives("broker's link silent for long", setting, async |scene| {
+        scene.broker_link().stall();
+        scene.relay().wait_reason("broker", LIMIT).await?;
+        scene.broker_link().resume();
+        Ok(())
+    })
+    .await
+}
+
+#[tokio::test]
+async fn a_blocked_broker_is_waited_for() -> Result<()> {
+    let setting = Setting::default().set("rabbitmq.confirm_timeout_ms", "2000");
+    play("broker blocked", setting, async |scene| {
+        scene.begin().await?;
+        scene.servers.rabbitmq.block().await?;
+        scene.relay().wait_reason("blocked", LIMIT).await?;
+        // Longer than a confirm may take: its clock stands still, so that no copy is forgiven.
+        sleep(Duration::from_secs(4)).await;
+        scene.relay().wait_reason("blocked", LIMIT).await?;
+        scene.servers.rabbitmq.unblock().await?;
+        scene.settle().await.map(drop)
+    })
+    .await
+}
+
+#[tokio::test]
+async fn a_blocked_broker_does_not_hold_up_the_end() -> Result<()> {
+    survives("SIGTERM while the broker is blocked", Setting::default(), async |scene| {
+        scene.servers.rabbitmq.block().await?;
+        scene.relay().wait_reason("blocked", LIMIT).await?;
+        scene.wait_owed(1).await?;
+        // Within `limits.drain_timeout_ms`, which is ten seconds.
+        scene.end(Duration::from_secs(15)).await?;
+        scene.servers.rabbitmq.unblock().await?;
+        scene.mark_free().await?;
+        scene.start().await
+    })
+    .await
+}
+
+/// Suspends (or resumes) a queue's process: it confirms nothing, as a quorum queue without a majority.
+async fn order(scene: &Scene, queue: &Queue, what: &str) -> Result<()> {
+    let name = queue.name();
+    let call = format!(
+        "{{ok, Queue}} = rabbit_amqqueue:lookup(rabbit_misc:r(<<\"/\">>, queue, <<\"{name}\">>)), \
+         sys:{what}(amqqueue:get_pid(Queue))."
+    );
+    scene.servers.rabbitmq.ctl().run(&["eval", &call]).await.map(drop)
+}
+
+#[tokio::test]
+async fn a_route_that_does_not_confirm_stops_nobody_else() -> Result<()> {
+    let setting = Setting::default().set("rabbitmq.confirm_timeout_ms", "2000");
+    survives("deaf route", setting, async |scene| {
+        let name = scene.rig.scope.named("deaf");
+        let deaf = Queue::declare(scene.rig.queue.url(), &name, QueueKind::Classic, &[]).await?;
+        deaf.bind(scene.rig.name(), "single.#").await?;
+        order(scene, &deaf, "suspend").await?;
+        for aggregate in ["a", "b", "c"] {
+            for seq in 1..=3 {
+                let single = Single { aggregate, seq, exchange: None, routing_key: None };
+                scene.write_event(&single).await?;
+            }
+        }
+        // Each goes out, is given up, and goes out again, while the orders flow.
+        let relay = scene.relays.last_mut().expect("it runs");
+        eventually("the deaf events to be overdue twice", LIMIT, async || {
+            let metrics = relay.metrics().await?;
+            let overdue = metrics.sum("postrider_events_retried_total", &[("reason", "unconfirmed")])?;
+            Ok((overdue >= 6.0).then_some(()))
+        })
+        .await?;
+        scene.wait_published(500).await?;
+        order(scene, &deaf, "resume").await?;
+        let late = testenv::consumer::drain(&deaf).await?;
+        ensure!(!late.is_empty(), "find the deaf events in their own queue");
+        deaf.delete().await
+    })
+    .await
+}
+
+#[tokio::test]
+async fn a_full_queue_pushes_back() -> Result<()> {
+    let setting = Setting {
+        queue: QueueKind::Classic,
+        arguments: vec![
+            ("x-max-length", Value::Long(100)),
+            ("x-overflow", Value::Text("reject-publish".to_owned())),
+        ],
+        ..Setting::default()
+    };
+    play("full queue", setting, async |scene| {
+        scene.begin().await?;
+        let relay = scene.relay();
+        eventually("events to be refused", LIMIT, async || {
+            let metrics = relay.metrics().await?;
+            let refused = metrics.sum("postrider_events_retried_total", &[("reason", "nacked")])?;
+            Ok((refused >= 200.0).then_some(()))
+        })
+        .await?;
+        scene.consumer = Some(Consumer::start(&scene.rig.queue).await?);
+        // What is refused is not in the queue: no copy is forgiven.
+        scene.settle().await.map(drop)
+    })
+    .await
+}
