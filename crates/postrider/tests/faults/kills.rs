@@ -2,7 +2,7 @@
 
 use anyhow::{Result, ensure};
 use testenv::consumer::{Consumer, Delivery, Position};
-use testenv::writer::{Backlog, Load};
+use testenv::writer::{self, Load};
 
 use crate::scene::{LIMIT, play};
 use crate::setting::Setting;
@@ -11,23 +11,24 @@ const KILLS: usize = 10;
 
 #[tokio::test]
 async fn ten_sigkills_under_load() -> Result<()> {
-    // Few orders, so that there is always an event that waits behind another of its order.
-    let load = Load { orders: 40, transactions_per_second: Some(200.0), ..Load::default() };
-    let setting = Setting { load, ..Setting::default() }
+    // Few orders, drawn by lot: some have longer queues than others, and wait while younger events pass.
+    let load = Load { orders: 40, ..Load::default() };
+    let slow = Load { transactions_per_second: Some(200.0), seed: 2, ..load.clone() };
+    let setting = Setting { load: slow, ..Setting::default() }
         .set("limits.in_flight_events", "2000")
         // No life is long, and the slot has to move in it.
         .set("postgres.report_every_ms", "100");
     play("ten kills", setting, async |scene| {
         scene.watch_commits().await?;
-        let backlog = Backlog { transactions: 5_000, events: 2, orders: 40, ..Backlog::default() };
-        scene.rig.write_backlog(&backlog).await?;
+        // Enough for all lives; the shop adds to it.
+        writer::write(&scene.rig.scope.admin_url(), &load, 6_000).await?;
         let consumer = Consumer::start(&scene.rig.queue).await?;
         scene.write();
         for number in 0..KILLS {
             scene.start().await?;
             // Each life carries on from where the one before ended, and each is of another length.
             consumer.wait_distinct(consumer.distinct() + 200 + 50 * number, LIMIT).await?;
-            let owed = scene.wait_owed(1).await?;
+            let owed = scene.wait_owed(100).await?;
             scene.relay().kill().await?;
             let slot = scene.mark_free().await?;
             let marks = |deliveries: &[Delivery]| deliveries.iter().filter_map(Delivery::mark).count();
