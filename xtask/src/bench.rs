@@ -63,7 +63,10 @@ pub(crate) fn build(root: &Path) -> Result<()> {
 
 pub(crate) async fn run(arguments: Arguments) -> Result<()> {
     let servers = crate::install::servers(arguments.yes)?;
-    ensure!(servers == Servers::Installed, "measure: the servers must run on this machine, not in a container");
+    ensure!(
+        servers == Servers::Installed,
+        "measure: the servers must run on this machine, not in a container"
+    );
     let mut cases = cases(&arguments);
     cases.retain(|case| arguments.only.as_ref().is_none_or(|word| case.to_string().contains(word)));
     let rig = Rig::start().await?;
