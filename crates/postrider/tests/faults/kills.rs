@@ -13,8 +13,8 @@ const KILLS: usize = 10;
 async fn ten_sigkills_under_load() -> Result<()> {
     // Few orders, drawn by lot: some have longer queues than others, and wait while younger events pass.
     let load = Load { orders: 40, ..Load::default() };
-    let slow = Load { transactions_per_second: Some(200.0), seed: 2, ..load.clone() };
-    let setting = Setting { load: slow, ..Setting::default() }
+    let gentle = Load { transactions_per_second: Some(200.0), seed: 2, ..load.clone() };
+    let setting = Setting { load: gentle, ..Setting::default() }
         .set("limits.in_flight_events", "2000")
         // No life is long, and the slot has to move in it.
         .set("postgres.report_every_ms", "100");
