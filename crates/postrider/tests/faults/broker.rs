@@ -3,13 +3,12 @@
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use testenv::consumer::{Consumer, Queue, QueueKind, Value};
-use testenv::{Direction, Frame, eventually};
+use testenv::writer::Load;
+use testenv::{Direction, Frame};
 use tokio::time::sleep;
 
 use crate::scene::{LIMIT, Scene, play, survives};
 use crate::setting::Setting;
-use crate::witness::Single;
 
 #[tokio::test]
 async fn the_broker_restarts() -> Result<()> {
@@ -65,7 +64,11 @@ async fn relay_and_broker_are_killed_together() -> Result<()> {
 async fn the_connection_to_the_broker_is_cut() -> Result<()> {
     survives("broker's link cut", Setting::broker_link(), async |scene| {
         for _ in 0..3 {
+            // So slow that much is on the way, and lost with it.
+            scene.broker_link().rate(Some(100_000));
+            scene.wait_owed(100).await?;
             ensure!(scene.broker_link().cut().await? > 0, "cut a connection");
+            scene.broker_link().rate(None);
             scene.wait_published(100).await?;
         }
         Ok(())
@@ -128,14 +131,21 @@ async fn a_long_silence_of_the_broker_ends_the_connection() -> Result<()> {
 
 #[tokio::test]
 async fn a_blocked_broker_is_waited_for() -> Result<()> {
-    let setting = Setting::default().set("rabbitmq.confirm_timeout_ms", "2000");
+    let load = Load { transactions_per_second: Some(600.0), ..Setting::default().load };
+    let setting = Setting { load, ..Setting::broker_link() }.set("rabbitmq.confirm_timeout_ms", "4000");
     play("broker blocked", setting, async |scene| {
         scene.begin().await?;
+        // So slow that windows are on the way when the broker stops reading.
+        scene.broker_link().rate(Some(400_000));
+        scene.wait_owed(500).await?;
         scene.servers.rabbitmq.block().await?;
         scene.relay().wait_reason("blocked", LIMIT).await?;
+        scene.broker_link().rate(None);
         // Longer than a confirm may take: its clock stands still, so that no copy is forgiven.
-        sleep(Duration::from_secs(4)).await;
+        sleep(Duration::from_secs(6)).await;
         scene.relay().wait_reason("blocked", LIMIT).await?;
+        let status = scene.relay().status().await?;
+        ensure!(status["owed"]["windows"].as_u64() > Some(0), "find windows that are out: {status}");
         scene.servers.rabbitmq.unblock().await?;
         scene.settle().await.map(drop)
     })
@@ -153,73 +163,6 @@ async fn a_blocked_broker_does_not_hold_up_the_end() -> Result<()> {
         scene.servers.rabbitmq.unblock().await?;
         scene.mark_free().await?;
         scene.start().await
-    })
-    .await
-}
-
-/// Suspends (or resumes) a queue's process: it confirms nothing, as a quorum queue without a majority.
-async fn order(scene: &Scene, queue: &Queue, what: &str) -> Result<()> {
-    let name = queue.name();
-    let call = format!(
-        "{{ok, Queue}} = rabbit_amqqueue:lookup(rabbit_misc:r(<<\"/\">>, queue, <<\"{name}\">>)), \
-         sys:{what}(amqqueue:get_pid(Queue))."
-    );
-    scene.servers.rabbitmq.ctl().run(&["eval", &call]).await.map(drop)
-}
-
-#[tokio::test]
-async fn a_route_that_does_not_confirm_stops_nobody_else() -> Result<()> {
-    let setting = Setting::default().set("rabbitmq.confirm_timeout_ms", "2000");
-    survives("deaf route", setting, async |scene| {
-        let name = scene.rig.scope.named("deaf");
-        let deaf = Queue::declare(scene.rig.queue.url(), &name, QueueKind::Classic, &[]).await?;
-        deaf.bind(scene.rig.name(), "single.#").await?;
-        order(scene, &deaf, "suspend").await?;
-        for aggregate in ["a", "b", "c"] {
-            for seq in 1..=3 {
-                let single = Single { aggregate, seq, exchange: None, routing_key: None };
-                scene.write_event(&single).await?;
-            }
-        }
-        // Each goes out, is given up, and goes out again, while the orders flow.
-        let relay = scene.relays.last_mut().expect("it runs");
-        eventually("the deaf events to be overdue twice", LIMIT, async || {
-            let metrics = relay.metrics().await?;
-            let overdue = metrics.sum("postrider_events_retried_total", &[("reason", "unconfirmed")])?;
-            Ok((overdue >= 6.0).then_some(()))
-        })
-        .await?;
-        scene.wait_published(500).await?;
-        order(scene, &deaf, "resume").await?;
-        let late = testenv::consumer::drain(&deaf).await?;
-        ensure!(!late.is_empty(), "find the deaf events in their own queue");
-        deaf.delete().await
-    })
-    .await
-}
-
-#[tokio::test]
-async fn a_full_queue_pushes_back() -> Result<()> {
-    let setting = Setting {
-        queue: QueueKind::Classic,
-        arguments: vec![
-            ("x-max-length", Value::Long(100)),
-            ("x-overflow", Value::Text("reject-publish".to_owned())),
-        ],
-        ..Setting::default()
-    };
-    play("full queue", setting, async |scene| {
-        scene.begin().await?;
-        let relay = scene.relay();
-        eventually("events to be refused", LIMIT, async || {
-            let metrics = relay.metrics().await?;
-            let refused = metrics.sum("postrider_events_retried_total", &[("reason", "nacked")])?;
-            Ok((refused >= 200.0).then_some(()))
-        })
-        .await?;
-        scene.consumer = Some(Consumer::start(&scene.rig.queue).await?);
-        // What is refused is not in the queue: no copy is forgiven.
-        scene.settle().await.map(drop)
     })
     .await
 }

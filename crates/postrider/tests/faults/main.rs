@@ -11,6 +11,7 @@ mod idle;
 mod kills;
 mod postgres;
 mod publication;
+mod routes;
 mod scene;
 mod servers;
 mod setting;
