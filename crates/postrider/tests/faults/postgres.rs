@@ -128,6 +128,8 @@ async fn a_relay_that_is_full_keeps_its_session() -> Result<()> {
     let setting = impatient().set("limits.in_flight_events", "50");
     play("broker away for longer than wal_sender_timeout", setting, async |scene| {
         scene.begin().await?;
+        // What is out when the broker goes may be there already and come again.
+        scene.rig.mark().await?;
         scene.servers.rabbitmq.stop().await?;
         scene.wait_owed(50).await?;
         let walsender = scene.rig.slot().await?.active_pid;
@@ -136,8 +138,6 @@ async fn a_relay_that_is_full_keeps_its_session() -> Result<()> {
         scene.relay().wait_reason("broker", LIMIT).await?;
         ensure!(walsender.is_some() && scene.rig.slot().await?.active_pid == walsender, "keep the session");
         scene.servers.rabbitmq.start_again().await?;
-        // What was out when the broker went may be there already.
-        scene.rig.mark().await?;
         scene.settle().await.map(drop)
     })
     .await
