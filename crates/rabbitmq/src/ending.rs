@@ -38,7 +38,8 @@ pub(crate) fn channel_end(error: &lapin::Error) -> WindowEnd {
 /// section 1.1).
 pub(crate) fn connection_end(error: Option<&lapin::Error>) -> WindowEnd {
     match error.and_then(server_word) {
-        Some(word) if (500..510).contains(&word.get_id()) => {
+        // 504 is never a message's doing: lapin was still writing to a channel that the server had just closed.
+        Some(word) if (500..510).contains(&word.get_id()) && word.get_id() != 504 => {
             WindowEnd::ConnectionClosed { code: word.get_id(), text: word.get_message().to_string() }
         }
         _ => WindowEnd::Disconnected,
@@ -58,11 +59,11 @@ mod tests {
 
     #[test]
     fn only_a_50x_may_be_a_messages_doing() {
-        for code in [501, 502, 503, 504, 505, 506] {
+        for code in [501, 502, 503, 505, 506] {
             let end = WindowEnd::ConnectionClosed { code, text: "because".to_owned() };
             assert_eq!(connection_end(Some(&server_said(code))), end);
         }
-        for code in [320, 402, 530, 540, 541] {
+        for code in [320, 402, 504, 530, 540, 541] {
             assert_eq!(connection_end(Some(&server_said(code))), WindowEnd::Disconnected, "{code}");
         }
         for error in [None, Some(&ErrorKind::MissingHeartbeatError.into())] {
