@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use testenv::writer::Load;
 use testenv::{Direction, Frame};
 use tokio::time::sleep;
 
@@ -131,12 +130,11 @@ async fn a_long_silence_of_the_broker_ends_the_connection() -> Result<()> {
 
 #[tokio::test]
 async fn a_blocked_broker_is_waited_for() -> Result<()> {
-    let load = Load { transactions_per_second: Some(600.0), ..Setting::default().load };
-    let setting = Setting { load, ..Setting::broker_link() }.set("rabbitmq.confirm_timeout_ms", "4000");
+    let setting = Setting::broker_link().set("rabbitmq.confirm_timeout_ms", "4000");
     play("broker blocked", setting, async |scene| {
         scene.begin().await?;
         // So slow that windows are on the way when the broker stops reading.
-        scene.broker_link().rate(Some(400_000));
+        scene.broker_link().rate(Some(100_000));
         scene.wait_owed(500).await?;
         scene.servers.rabbitmq.block().await?;
         scene.relay().wait_reason("blocked", LIMIT).await?;

@@ -1,7 +1,9 @@
 //! The relay is told to end.
 
-use anyhow::{Context as _, Result, ensure};
 use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use testenv::writer::Backlog;
 
 use crate::scene::play;
 use crate::setting::Setting;
@@ -26,6 +28,27 @@ async fn a_relay_that_is_told_to_end_leaves_nothing_to_repeat() -> Result<()> {
             scene.start().await?;
         }
         // Without a mark no copy is forgiven.
+        scene.settle().await.map(drop)
+    })
+    .await
+}
+
+#[tokio::test]
+async fn a_transaction_too_large_for_the_drain_does_not_hold_up_the_end() -> Result<()> {
+    let setting =
+        Setting::default().set("limits.events_per_second", "1000").set("limits.drain_timeout_ms", "3000");
+    play("drain inside a large transaction", setting, async |scene| {
+        scene.start().await?;
+        let large = Backlog { transactions: 1, events: 10_000, ..Backlog::default() };
+        scene.rig.write_backlog(&large).await?;
+        scene.wait_published(500).await?;
+        scene.end(Duration::from_secs(10)).await?;
+        let log = scene.relay().log_text();
+        ensure!(log.contains("may arrive again"), "read how many may repeat");
+        scene.mark_free().await?;
+        scene.program = scene.program.clone().set("limits.events_per_second", "0");
+        scene.start().await?;
+        scene.write();
         scene.settle().await.map(drop)
     })
     .await
