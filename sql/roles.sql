@@ -29,8 +29,12 @@ grant usage on schema postrider to postrider_relay, postrider_writer, postrider_
 -- The events come through the slot, so that the relay needs no right on the outbox itself.
 grant select, insert, update, delete on postrider.relay to postrider_relay;
 grant select on postrider.command to postrider_relay;
+grant select, insert, update on postrider.quarantine to postrider_relay;
 
-grant select on postrider.command, postrider.relay to postrider_operator;
+grant select on postrider.command, postrider.relay, postrider.quarantine to postrider_operator;
+-- To mend what is parked; its state is the relay's, which is asked by a row in postrider.command.
+grant update (exchange, routing_key, message_id, event_type, correlation_id, content_type, timestamp_s, headers, body)
+    on postrider.quarantine to postrider_operator;
 grant insert on postrider.command to postrider_operator;
 
 -- An outbox table of another name has rights of its own to grant.

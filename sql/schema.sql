@@ -48,3 +48,49 @@ create table if not exists postrider.relay (
     decoded_txns      bigint not null default 0,  -- of pg_stat_replication_slots, which a new slot starts from 0
     stats_epoch       timestamptz           -- the statistics that counted them
 );
+
+-- Events that could not be delivered, complete, each at its place in the log; and what became of them. A
+-- row is never deleted before the slot has passed it: an event that is read again and found here is paid.
+-- Mend a row with UPDATE (a routing key, a header, a body), then `postrider quarantine retry`.
+create table if not exists postrider.quarantine (
+    slot           text not null,
+    commit_lsn     pg_lsn not null,         -- with index: the event's postrider_position
+    index          bigint not null,
+    state          text not null default 'parked',  -- parked, released (is being sent), delivered, discarded
+    scope          text not null,           -- key: the later events of its aggregate wait behind it; event: none do
+    reason         text not null,
+    detail         text not null,
+    attempts       integer not null,
+    aggregate_key  bytea,                   -- 16 bytes, whatever the length of the two below; null: not readable
+    aggregate_type text,
+    aggregate_id   text,
+    exchange       text,                    -- the message, as it is sent; null where the row did not give it
+    routing_key    text,
+    message_id     text,
+    event_type     text,
+    correlation_id text,
+    content_type   text,
+    timestamp_s    bigint,
+    headers        json not null default '{}',
+    body           bytea,
+    outbox_row     json,                    -- of a row that could not be mapped: its columns but the payload
+    committed_at   timestamptz not null,
+    parked_at      timestamptz not null default now(),
+    changed_at     timestamptz not null default now(),
+    command_lsn    pg_lsn,                  -- the last request that moved it, its id in postrider.command, and whose
+    command_index  bigint,
+    command_id     bigint,
+    changed_by     text,
+    primary key (slot, commit_lsn, index)
+);
+
+-- What is undelivered, by aggregate.
+create index if not exists quarantine_undelivered on postrider.quarantine
+    (slot, aggregate_key, commit_lsn, index) where state in ('parked', 'released');
+
+-- What is to be sent, in the order of the log.
+create index if not exists quarantine_released on postrider.quarantine
+    (slot, commit_lsn, index) where state = 'released';
+
+-- By id, of any length.
+create index if not exists quarantine_message_id on postrider.quarantine using hash (message_id);

@@ -18,6 +18,7 @@ mod lsn;
 mod mapping;
 mod message;
 mod pace;
+pub mod quarantine;
 mod reason;
 mod relation;
 mod relay;

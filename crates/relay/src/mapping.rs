@@ -82,6 +82,11 @@ impl AggregateKey {
         AggregateKey(key.into())
     }
 
+    /// The two as they are joined.
+    pub(crate) fn as_bytes(&self) -> &[u8] {
+        self.0.as_bytes()
+    }
+
     /// The aggregate's type and id, for people.
     pub fn parts(&self) -> (&str, &str) {
         self.0.split_once('\0').unwrap_or((&self.0, ""))

@@ -30,11 +30,13 @@ pub enum Reason {
     ConnectionClosed,
     /// No confirm came within `rabbitmq.confirm_timeout_ms`.
     Unconfirmed,
+    /// Nothing is wrong with it: an earlier event of its aggregate is parked.
+    Follower,
 }
 
 impl Reason {
     /// Every reason, in the order of an event's way.
-    pub const ALL: [Reason; 12] = [
+    pub const ALL: [Reason; 13] = [
         Reason::MissingColumn,
         Reason::NullColumn,
         Reason::BadValue,
@@ -47,6 +49,7 @@ impl Reason {
         Reason::ChannelClosed,
         Reason::ConnectionClosed,
         Reason::Unconfirmed,
+        Reason::Follower,
     ];
 
     /// The word for logs, metrics and quarantine.
@@ -64,6 +67,7 @@ impl Reason {
             Reason::ChannelClosed => "channel_closed",
             Reason::ConnectionClosed => "connection_closed",
             Reason::Unconfirmed => "unconfirmed",
+            Reason::Follower => "follower",
         }
     }
 }
@@ -82,7 +86,7 @@ mod tests {
     fn every_reason_is_listed_once_under_its_own_word() {
         // `Ord` follows the declaration, so a variant left out of ALL breaks the count below.
         assert!(Reason::ALL.is_sorted());
-        assert_eq!(Reason::ALL.len(), Reason::Unconfirmed as usize + 1);
+        assert_eq!(Reason::ALL.len(), Reason::Follower as usize + 1);
         let words: std::collections::BTreeSet<_> = Reason::ALL.iter().map(|r| r.as_str()).collect();
         assert_eq!(words.len(), Reason::ALL.len());
     }
