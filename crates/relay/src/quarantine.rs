@@ -165,6 +165,8 @@ pub struct Released {
     pub committed_us: i64,
     /// The message as it stands in the table.
     pub draft: Draft,
+    /// What an edit has made of it that cannot be read, in words; the rest of the draft is then void.
+    pub fault: Option<String>,
 }
 
 /// A released row that has failed.
