@@ -3,6 +3,7 @@
 mod bench;
 mod corpus;
 mod demo;
+mod fuzz;
 mod install;
 mod mutants;
 mod slot;
@@ -48,6 +49,8 @@ enum Task {
     },
     /// Records anew what a real Postgres sends, for the decoder's tests
     Corpus,
+    /// Gives damaged recordings of a real Postgres to the decoder and the whole relay
+    Fuzz(fuzz::Arguments),
     /// Measures the relay beside Postgres' own reader and a bare publisher, in the release profile
     Bench(bench::Arguments),
     #[command(hide = true)]
@@ -75,6 +78,7 @@ fn run(task: Task) -> Result<()> {
         Task::Slot { arguments } => slot::run(&arguments),
         Task::Mutants { only } => mutants::run(&root, only.as_deref()),
         Task::Corpus => wait(corpus::record()),
+        Task::Fuzz(arguments) => fuzz::run(&root, &arguments),
         Task::Bench(arguments) => {
             bench::build(&root)?;
             wait(bench::run(arguments))
