@@ -11,7 +11,7 @@ use std::process::{Child, ChildStdin, Command, Stdio};
 
 use anyhow::{Context as _, Result};
 
-/// Lines are `SIGNAL TARGET…`, the last one counts; `-` stands for nothing. What has not gone after five seconds is killed.
+/// Lines are `SIGNAL TARGET`, the last one counts; `-` stands for nothing. What has not gone after five seconds is killed.
 const SCRIPT: &str = r#"
 trap '' INT TERM HUP
 signal=- target=-
@@ -51,13 +51,7 @@ impl Guard {
 
     /// From now on `signal` goes to `target`, a process id, or minus a process group's.
     pub(crate) fn watch(&mut self, signal: &str, target: i32) -> Result<()> {
-        self.watch_all(signal, &[target])
-    }
-
-    /// From now on `signal` goes to these targets and no others.
-    pub(crate) fn watch_all(&mut self, signal: &str, targets: &[i32]) -> Result<()> {
-        let targets: Vec<String> = targets.iter().map(i32::to_string).collect();
-        self.say(&format!("{signal} {}\n", targets.join(" ")))
+        self.say(&format!("{signal} {target}\n"))
     }
 
     /// From now on there is no process to end.

@@ -3,7 +3,8 @@
 use std::fs;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
@@ -15,6 +16,7 @@ use tokio::time::timeout;
 
 use crate::account::Account;
 use crate::ctl::{Ctl, PrivateTool};
+use crate::epmd::Epmd;
 use crate::home::{Home, last_lines};
 use crate::port::Port;
 use crate::tls::Certificates;
@@ -46,50 +48,61 @@ pub struct RabbitMq {
     amqp: Port,
     amqps: Option<Port>,
     distribution: Port,
-    /// Held so that nobody else takes it; its number is in `tool`.
-    _epmd_port: Port,
     certificates: Option<Certificates>,
     tool: PrivateTool,
     ctl: Ctl,
-    /// The port mapper lives as long as this: without it a node or a tool would start one that nobody ends.
-    epmd: Option<Child>,
     node: Option<Child>,
-    // After the processes, so that its guard finds nothing left to end.
+    // After the node, so that its guard finds nothing left to end.
     home: Home,
+    /// Held, so that it outlives the node.
+    _epmd: Arc<Epmd>,
 }
 
 impl RabbitMq {
     /// Makes a node's folder and starts the node: five to eight seconds.
     pub async fn start(options: RabbitMqOptions) -> Result<Self> {
+        let epmd = Arc::new(Epmd::start(Account::find("rabbitmq")?).await?);
+        let mut server = Self::prepare(&options, epmd, &new_cookie())?;
+        server.write_configuration(&options)?;
+        server.start_again().await?;
+        Ok(server)
+    }
+
+    /// Makes a node's folder; nodes that share port mapper and cookie may talk to each other. Its configuration is
+    /// still to be written.
+    pub(crate) fn prepare(options: &RabbitMqOptions, epmd: Arc<Epmd>, cookie: &str) -> Result<Self> {
         let Some(bin) = binaries::rabbitmq() else {
             bail!("find a RabbitMQ server: run `cargo xtask install`");
         };
         let home = Home::create("rabbitmq", Account::find("rabbitmq")?)?;
+        home.write(".erlang.cookie", cookie)?;
+        home.write("environment", "")?;
         let certificates = if options.tls { Some(Certificates::create(&home)?) } else { None };
-        let (amqp, epmd_port) = (Port::free()?, Port::free()?);
+        let amqp = Port::free()?;
         let tool = PrivateTool {
             program: bin.join("rabbitmqctl"),
             folder: home.folder().to_owned(),
             account: home.account,
             node: format!("postrider-{}@localhost", amqp.number()),
-            epmd_port: epmd_port.number(),
+            epmd_port: epmd.port(),
         };
-        let mut server = Self {
+        Ok(Self {
             bin,
             amqp,
             amqps: if options.tls { Some(Port::free()?) } else { None },
             distribution: Port::free()?,
-            _epmd_port: epmd_port,
             certificates,
             ctl: Ctl::private(tool.clone()),
             tool,
-            epmd: None,
             node: None,
             home,
-        };
-        server.write_configuration(&options)?;
-        server.start_again().await?;
-        Ok(server)
+            _epmd: epmd,
+        })
+    }
+
+    /// The node's name, as other nodes know it.
+    pub(crate) fn node_name(&self) -> &str {
+        &self.tool.node
     }
 
     /// The URL of `vhost` for `user`, without TLS.
@@ -168,13 +181,12 @@ impl RabbitMq {
         if self.node.is_some() {
             bail!("start RabbitMQ: it is running");
         }
-        let epmd = self.start_epmd().await?;
         let log =
             fs::OpenOptions::new().create(true).append(true).open(self.log_path()).context("open the log")?;
         let mut command = self.program(&self.bin.join("rabbitmq-server"))?;
         command.stdout(log.try_clone().context("share the log")?).stderr(log).process_group(0);
         let node = command.spawn().context("start rabbitmq-server")?;
-        self.home.guard.watch_all("KILL", &[-epmd, -node.id().cast_signed()])?;
+        self.home.guard.watch("KILL", -node.id().cast_signed())?;
         self.node = Some(node);
         let port = self.port();
         let answers = eventually("RabbitMQ to speak AMQP", BOOT_LIMIT, async || {
@@ -229,27 +241,7 @@ impl RabbitMq {
     /// The node has ended: its process id may soon be another's.
     fn forget_node(&mut self) -> Result<()> {
         self.node = None;
-        let epmd = self.epmd.as_ref().context("reach epmd: it is not running")?;
-        self.home.guard.watch("KILL", -epmd.id().cast_signed())
-    }
-
-    /// Starts the port mapper unless it runs, and waits until it listens; returns its process id.
-    async fn start_epmd(&mut self) -> Result<i32> {
-        if self.epmd.is_none() {
-            let program = binaries::epmd().context("find epmd, which comes with Erlang")?;
-            let mut command = self.program(&program)?;
-            command.stdout(Stdio::null()).stderr(Stdio::null()).process_group(0);
-            let epmd = command.spawn().context("start epmd")?;
-            self.home.guard.watch("KILL", -epmd.id().cast_signed())?;
-            self.epmd = Some(epmd);
-        }
-        let port = self.tool.epmd_port;
-        eventually("epmd to listen", BOOT_LIMIT, async || {
-            Ok(TcpStream::connect(("127.0.0.1", port)).await.ok().map(drop))
-        })
-        .await?;
-        let epmd = self.epmd.as_ref().context("reach epmd: it is not running")?;
-        Ok(epmd.id().cast_signed())
+        self.home.guard.rest()
     }
 
     fn program(&self, program: &Path) -> Result<Command> {
@@ -273,10 +265,9 @@ impl RabbitMq {
         Ok(command)
     }
 
-    fn write_configuration(&self, options: &RabbitMqOptions) -> Result<()> {
-        self.home.write(".erlang.cookie", &format!("{:016X}", seed::random()))?;
+    /// Writes `rabbitmq.conf` and the list of plugins.
+    pub(crate) fn write_configuration(&self, options: &RabbitMqOptions) -> Result<()> {
         self.home.write("enabled_plugins", &format!("[{}].\n", options.plugins.join(",")))?;
-        self.home.write("environment", "")?;
         let mut lines = vec![
             format!("listeners.tcp.1 = 127.0.0.1:{}", self.port()),
             // A machine with a full disk is not what a test of ours is about.
@@ -301,11 +292,16 @@ impl RabbitMq {
 impl Drop for RabbitMq {
     fn drop(&mut self) {
         self.home.guard.release();
-        for process in [self.node.take(), self.epmd.take()].iter_mut().flatten() {
-            // The guard kills their groups; without this wait they would stay zombies that it waits for.
-            let _ = process.wait();
+        if let Some(mut node) = self.node.take() {
+            // The guard kills its group; without this wait it would stay a zombie that the guard waits for.
+            let _ = node.wait();
         }
     }
+}
+
+/// The secret that nodes and tools show each other.
+pub(crate) fn new_cookie() -> String {
+    format!("{:016X}", seed::random())
 }
 
 /// Whether somebody at the port answers the protocol header with a method frame: AMQP 0-9-1, section 2.2.4.
