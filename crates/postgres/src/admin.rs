@@ -108,7 +108,7 @@ impl Admin {
         }
     }
 
-    /// [`Self::inspect`], then [`Inspection::verdict`]; for a relay, before it connects (`walsender`
+    /// [`Self::inspect`], then [`Inspection::verdict`] and [`Inspection::rights`]; for a relay, before it connects (`walsender`
     /// None) and every `report_every_ms` (its own walsender, which must still hold the slot).
     pub async fn check(&self, subject: &Subject, walsender: Option<i32>) -> Result<Inspection, Error> {
         let seen = self.inspect(subject).await?;
@@ -116,6 +116,7 @@ impl Admin {
             return Err(Error::Outage(format!("{} is a standby now", self.endpoint())));
         }
         seen.verdict(subject)?;
+        seen.rights()?;
         if let Some(ours) = walsender {
             let holder = seen.slot.as_ref().and_then(|slot| slot.active_pid);
             if holder != Some(ours) {

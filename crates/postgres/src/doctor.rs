@@ -5,7 +5,7 @@ use serde::Deserialize;
 
 use crate::admin::Admin;
 use crate::error::Error;
-use crate::failure::Doing;
+use crate::failure::{self, Doing};
 use crate::inspect::Inspection;
 use crate::subject::{Subject, literal, quoted};
 
@@ -41,6 +41,7 @@ struct Vitals {
     uses_schema: bool,
     writes_record: bool,
     reads_command: bool,
+    writes_quarantine: bool,
     keep_mb: i64,
     timeout_ms: i64,
     synchronous: String,
@@ -122,6 +123,9 @@ select jsonb_build_object(
     and has_table_privilege(to_regclass('postrider.relay'), 'insert')
     and has_table_privilege(to_regclass('postrider.relay'), 'update'), false),
   'reads_command', coalesce(has_table_privilege(to_regclass('postrider.command'), 'select'), false),
+  'writes_quarantine', coalesce(has_table_privilege(to_regclass('postrider.quarantine'), 'select')
+    and has_table_privilege(to_regclass('postrider.quarantine'), 'insert')
+    and has_table_privilege(to_regclass('postrider.quarantine'), 'update'), false),
   'keep_mb', (select setting::bigint from pg_settings where name = 'max_slot_wal_keep_size'),
   'timeout_ms', (select setting::bigint from pg_settings where name = 'wal_sender_timeout'),
   'synchronous', current_setting('synchronous_standby_names'),
@@ -159,16 +163,13 @@ impl Vitals {
                 vec![format!("alter role {role} replication")],
             ));
         }
-        if seen.schema && !(self.uses_schema && self.writes_record && self.reads_command) {
+        let quarantine = seen.quarantine.is_none() || self.writes_quarantine;
+        if seen.schema && !(self.uses_schema && self.writes_record && self.reads_command && quarantine) {
             findings.push(Finding {
                 severity: Severity::Error,
                 what: format!("role {role} lacks a right in the schema postrider"),
-                why: "the relay keeps the identity of its slot in postrider.relay".to_owned(),
-                cure: vec![
-                    format!("grant usage on schema postrider to {role}"),
-                    format!("grant select, insert, update, delete on postrider.relay to {role}"),
-                    format!("grant select on postrider.command to {role}"),
-                ],
+                why: "the relay keeps there which slot is its own, and what cannot be delivered".to_owned(),
+                cure: failure::relay_grants(&role),
             });
         }
         if self.free_senders == 0 {

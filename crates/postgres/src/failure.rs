@@ -62,7 +62,8 @@ pub(crate) fn refused(what: &str, doing: Doing, code: &str, message: &str, serve
             vec![format!("create database {}", quoted(&server.database)), "postrider init".to_owned()],
         ),
         "42501" => (Reason::Rights, lacking(doing, &server.user), rights(doing, server)),
-        "42P01" | "3F000" if doing == Doing::Relay => (
+        // Undefined table, schema, column.
+        "42P01" | "3F000" | "42703" if doing == Doing::Relay => (
             Reason::NoSchema,
             "the schema postrider is not complete; init creates what is missing".to_owned(),
             vec!["postrider init".to_owned()],
@@ -84,13 +85,19 @@ fn rights(doing: Doing, server: &Server) -> Vec<String> {
     let role = quoted(&server.user);
     match doing {
         Doing::Replicate => vec![format!("alter role {role} replication")],
-        Doing::Relay => vec![
-            format!("grant usage on schema postrider to {role}"),
-            format!("grant select, insert, update, delete on postrider.relay to {role}"),
-            format!("grant select on postrider.command to {role}"),
-        ],
+        Doing::Relay => relay_grants(&role),
         Doing::Create => vec![format!("grant create on database {} to {role}", quoted(&server.database))],
     }
+}
+
+/// The rights that `roles.sql` gives to the relay; `role` is quoted.
+pub(crate) fn relay_grants(role: &str) -> Vec<String> {
+    vec![
+        format!("grant usage on schema postrider to {role}"),
+        format!("grant select, insert, update, delete on postrider.relay to {role}"),
+        format!("grant select on postrider.command to {role}"),
+        format!("grant select, insert, update on postrider.quarantine to {role}"),
+    ]
 }
 
 /// The message and the SQLSTATE of pgwire-replication's text, whose end is fixed: `… (SQLSTATE 42704)`.

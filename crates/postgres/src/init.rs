@@ -125,10 +125,10 @@ impl Admin {
         self.check(subject, None).await.map(drop)
     }
 
-    /// The schema and the tables in it.
+    /// The schema, the tables in it, and their indexes.
     async fn tables(&self, subject: &Subject) -> Result<Vec<Planned>, Error> {
         let outbox = TableName::default_outbox();
-        let mut tables = vec![TableName::ours("command"), TableName::ours("relay")];
+        let mut tables = ["command", "relay", "quarantine"].map(TableName::ours).to_vec();
         if subject.tables().contains(&outbox) {
             tables.insert(0, outbox);
         }
@@ -142,6 +142,14 @@ impl Admin {
                 present: self.exists("select where to_regclass($1) is not null", &table.to_string()).await?,
                 sql: schema::create_table(&table.table).to_owned(),
                 object: format!("table {table}"),
+            });
+        }
+        for (name, sql) in schema::indexes() {
+            let index = TableName::ours(name);
+            plan.push(Planned {
+                present: self.exists("select where to_regclass($1) is not null", &index.to_string()).await?,
+                sql: sql.to_owned(),
+                object: format!("index {index}"),
             });
         }
         Ok(plan)

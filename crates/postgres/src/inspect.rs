@@ -41,6 +41,10 @@ pub struct Inspection {
     /// The table `postrider.relay` exists.
     #[serde(default)]
     pub schema: bool,
+    /// The table `postrider.quarantine`, if it exists.
+    pub quarantine: Option<QuarantineFacts>,
+    /// Who asks.
+    pub role: String,
 }
 
 /// A row of `pg_replication_slots`, and what other views say about the slot.
@@ -114,6 +118,13 @@ pub struct TableFacts {
     pub covered: bool,
     /// The publication has a row filter or a column list on it.
     pub narrowed: bool,
+}
+
+/// The table of what could not be delivered.
+#[derive(Clone, Debug, Deserialize)]
+pub struct QuarantineFacts {
+    /// Who asks may read and write it as a relay does.
+    pub granted: bool,
 }
 
 /// A row of `postrider.relay`: the identity of a slot, and where its last relay left it.
@@ -204,6 +215,14 @@ select jsonb_build_object(
     left join pg_class c on c.relnamespace = ns.oid and c.relname = t.name and c.relkind in ('r', 'p')
     left join pg_publication p on p.pubname = $2::text
     left join pg_publication_rel m on m.prpubid = p.oid and m.prrelid = c.oid),
+  'quarantine', (
+    select jsonb_build_object('granted', has_schema_privilege(c.relnamespace, 'usage')
+      and has_table_privilege(c.oid, 'select') and has_table_privilege(c.oid, 'insert')
+      and has_table_privilege(c.oid, 'update'))
+    from pg_namespace n
+    join pg_class c on c.relnamespace = n.oid and c.relname = 'quarantine' and c.relkind in ('r', 'p')
+    where n.nspname = 'postrider'),
+  'role', current_user,
   'record', {record})::text"
     )
 }

@@ -41,12 +41,14 @@ pub(crate) fn drained(slot: &str) -> String {
     )
 }
 
-/// The slot has decoded this many transactions, for certain. $1 slot.
+/// The slot has decoded this many transactions, for certain; at the next look if the quarantine is at work,
+/// which holds the row. $1 slot.
 pub(crate) const COUNTED: &str = "
 update postrider.relay r set decoded_txns = t.total_txns,
   stats_epoch = (select stats_reset from pg_stat_archiver)
 from pg_stat_replication_slots t
-where r.slot = $1::text and t.slot_name = r.slot";
+where t.slot_name = r.slot
+  and r.slot in (select slot from postrider.relay where slot = $1::text for update skip locked)";
 
 /// An operator has moved the slot. $1 slot.
 pub(crate) const ADVANCED: &str = "

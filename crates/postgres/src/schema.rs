@@ -9,6 +9,7 @@ pub const SCHEMA_SQL: &str = include_str!("../../../sql/schema.sql");
 pub const ROLES_SQL: &str = include_str!("../../../sql/roles.sql");
 
 const CREATE_TABLE: &str = "create table if not exists ";
+const CREATE_INDEX: &str = "create index if not exists ";
 
 /// The statement that creates the schema.
 pub(crate) fn create_schema() -> &'static str {
@@ -20,6 +21,15 @@ pub(crate) fn create_table(table: &str) -> &'static str {
     statement(&format!("{CREATE_TABLE}postrider.{table} ("))
 }
 
+/// The indexes of the schema that are made beside their tables.
+pub(crate) fn indexes() -> impl Iterator<Item = (&'static str, &'static str)> {
+    let named = |statement: &'static str| {
+        let (name, _) = statement.strip_prefix(CREATE_INDEX)?.split_once(' ')?;
+        Some((name, statement))
+    };
+    statements().filter_map(named)
+}
+
 /// An outbox table of another name, in one line.
 pub(crate) fn create_outbox(table: &TableName) -> String {
     let lines = create_table("outbox").lines().map(|line| line.split("--").next().unwrap_or_default());
@@ -28,14 +38,17 @@ pub(crate) fn create_outbox(table: &TableName) -> String {
     format!("create table {table}{columns}")
 }
 
-/// The paragraph of `schema.sql` that begins so, behind its comment and without its semicolon.
-fn statement(beginning: &str) -> &'static str {
-    let paragraphs = SCHEMA_SQL.split("\n\n").map(str::trim);
-    let statements = paragraphs.filter_map(|paragraph| {
+/// The paragraphs of `schema.sql` that are statements, behind their comments and without their semicolons.
+fn statements() -> impl Iterator<Item = &'static str> {
+    SCHEMA_SQL.split("\n\n").map(str::trim).filter_map(|paragraph| {
         let start = paragraph.lines().take_while(|line| line.starts_with("--")).map(|l| l.len() + 1).sum();
         paragraph.get(start..)?.strip_suffix(';')
-    });
-    let mut found = statements.filter(|statement| statement.starts_with(beginning));
+    })
+}
+
+/// The one that begins so.
+fn statement(beginning: &str) -> &'static str {
+    let mut found = statements().filter(|statement| statement.starts_with(beginning));
     match (found.next(), found.next()) {
         (Some(statement), None) => statement,
         _ => panic!("schema.sql has exactly one statement that begins {beginning:?}"),
@@ -49,9 +62,11 @@ mod tests {
     #[test]
     fn every_object_has_its_statement() {
         assert_eq!(create_schema(), "create schema if not exists postrider");
-        for table in ["outbox", "command", "relay"] {
+        for table in ["outbox", "command", "relay", "quarantine"] {
             assert!(create_table(table).ends_with(')'), "{table}");
         }
+        let indexes: Vec<_> = indexes().map(|(name, _)| name).collect();
+        assert_eq!(indexes, ["quarantine_undelivered", "quarantine_released", "quarantine_message_id"]);
     }
 
     #[test]

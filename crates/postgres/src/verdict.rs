@@ -4,6 +4,7 @@
 //! that the first stop's cure is the first thing to mend.
 
 use crate::error::{Reason, Stop};
+use crate::failure;
 use crate::inspect::{Inspection, SlotFacts, TableFacts};
 use crate::schema;
 use crate::subject::{Subject, TableName, quoted};
@@ -16,18 +17,34 @@ impl Inspection {
     /// Whether a relay may read the slot. An `Err` is a state that waiting does not mend.
     pub fn verdict(&self, subject: &Subject) -> Result<(), Stop> {
         self.server_decodes()?;
-        if !self.schema {
-            return Err(stop(
-                Reason::NoSchema,
-                "the table postrider.relay does not exist",
-                "the schema postrider is not complete; init creates what is missing",
-                &[INIT],
-            ));
+        for (table, is_there) in [("relay", self.schema), ("quarantine", self.quarantine.is_some())] {
+            if !is_there {
+                return Err(stop(
+                    Reason::NoSchema,
+                    &format!("the table postrider.{table} does not exist"),
+                    "the schema postrider is not complete; init creates what is missing",
+                    &[INIT],
+                ));
+            }
         }
         self.tables_are_there(subject)?;
         self.publication_covers(subject)?;
         let slot = self.slot_decodes(subject)?;
         self.slot_is_the_recorded_one(subject, slot)
+    }
+
+    /// Whether who asks may do what a relay does; an operator, who only looks, need not.
+    pub fn rights(&self) -> Result<(), Stop> {
+        if self.quarantine.as_ref().is_none_or(|quarantine| quarantine.granted) {
+            return Ok(());
+        }
+        let role = quoted(&self.role);
+        Err(stop_with(
+            Reason::Rights,
+            format!("role {role} lacks a right on postrider.quarantine"),
+            "what cannot be delivered is kept there, and nothing is passed over that is not kept",
+            failure::relay_grants(&role),
+        ))
     }
 
     fn server_decodes(&self) -> Result<(), Stop> {

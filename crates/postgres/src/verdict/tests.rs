@@ -3,7 +3,7 @@
 use postrider_relay::Lsn;
 
 use crate::error::Reason;
-use crate::inspect::{Inspection, PublicationFacts, Record, SlotFacts, TableFacts};
+use crate::inspect::{Inspection, PublicationFacts, QuarantineFacts, Record, SlotFacts, TableFacts};
 use crate::subject::{Subject, TableName};
 
 fn subject() -> Subject {
@@ -57,6 +57,8 @@ fn sound() -> Inspection {
             stats_epoch: Some("today".to_owned()),
         }),
         schema: true,
+        quarantine: Some(QuarantineFacts { granted: true }),
+        role: "Relay".to_owned(),
     }
 }
 
@@ -144,6 +146,7 @@ fn server_and_tables() {
         seen.slot = None;
     });
     stops(Reason::NoSchema, &["postrider init"], |seen| seen.schema = false);
+    stops(Reason::NoSchema, &["postrider init"], |seen| seen.quarantine = None);
     stops(Reason::TableNotLogged, &["alter table postrider.outbox set logged"], |seen| {
         seen.tables[0].logged = false;
     });
@@ -155,6 +158,19 @@ fn server_and_tables() {
     assert_eq!(reason, Reason::NoTable);
     assert!(cure[0].starts_with("create table postrider.outbox ( id uuid"), "{cure:?}");
     assert_eq!(cure[1], "alter publication postrider add table postrider.outbox");
+}
+
+#[test]
+fn rights() {
+    let mut seen = sound();
+    assert!(seen.rights().is_ok());
+    seen.quarantine = Some(QuarantineFacts { granted: false });
+    // Who only looks is not stopped by it.
+    assert!(seen.verdict(&subject()).is_ok());
+    let stop = seen.rights().expect_err("a stop");
+    assert_eq!(stop.reason, Reason::Rights);
+    let grant = "grant select, insert, update on postrider.quarantine to \"Relay\"";
+    assert!(stop.cure.iter().any(|line| line == grant), "{stop}");
 }
 
 #[test]

@@ -18,7 +18,7 @@ async fn what_hurts_is_found_and_the_cure_mends_it() -> Result<()> {
     let rig = Rig::ready_on(&server, "doctor").await?;
     // A setting in the file is overridden by the cure's.
     rig.execute("alter table postrider.outbox drop column payload").await?;
-    rig.execute("revoke update on postrider.relay from postrider_relay").await?;
+    rig.execute("revoke update on postrider.quarantine from postrider_relay").await?;
     let admin = rig.admin().await?;
     let before = admin.doctor(&rig.subject, COLUMNS).await?;
     assert!(before.is_sorted_by(|a, b| a.severity >= b.severity), "{before:?}");

@@ -28,6 +28,10 @@ async fn what_is_missing_is_made_in_order_and_what_is_there_stays() -> Result<()
         "table postrider.outbox",
         "table postrider.command",
         "table postrider.relay",
+        "table postrider.quarantine",
+        "index postrider.quarantine_undelivered",
+        "index postrider.quarantine_released",
+        "index postrider.quarantine_message_id",
         "publication postrider",
         "slot made",
         "record of the slot made in postrider.relay",
@@ -45,6 +49,18 @@ async fn what_is_missing_is_made_in_order_and_what_is_there_stays() -> Result<()
     assert_eq!(rig.inspect().await?.record, before);
     let plan = rig.owner.init_plan(&rig.subject, INIT).await?;
     assert!(plan.iter().all(|p| p.present), "{plan:?}");
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_installation_without_quarantine_gets_it() -> Result<()> {
+    let rig = Rig::empty("older").await?;
+    made(&rig).await?;
+    rig.execute("drop table postrider.quarantine").await?;
+    let again = made(&rig).await?;
+    let created: Vec<&str> = again.iter().filter(|(_, created)| *created).map(|(what, _)| &**what).collect();
+    assert_eq!(created.len(), 4, "{created:?}");
+    assert!(created.iter().all(|what| what.contains("postrider.quarantine")), "{created:?}");
     Ok(())
 }
 

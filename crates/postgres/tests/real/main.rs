@@ -3,6 +3,7 @@
 mod admin;
 mod doctor;
 mod init;
+mod quarantine;
 mod rig;
 mod slots;
 mod stops;

@@ -66,6 +66,8 @@ stops! {
         drop publication postrider;
         create publication postrider for table postrider.outbox, postrider.command" => PublicationYounger;
     role_without_rights: "revoke all on postrider.relay from postrider_relay" => Rights;
+    quarantine_missing: "drop table postrider.quarantine" => NoSchema;
+    role_without_the_quarantine: "revoke update on postrider.quarantine from postrider_relay" => Rights;
     role_without_the_schema: "revoke all on schema postrider from postrider_relay" => Rights;
 }
 

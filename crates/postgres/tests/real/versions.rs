@@ -56,7 +56,10 @@ async fn serves(bin: std::path::PathBuf, major: u32) -> Result<()> {
     assert_eq!(stop.reason, Reason::NoPublication, "{stop}");
     drop(stream);
     rig.slot_is_free().await?;
-    rig.mend(stop).await
+    rig.mend(stop).await?;
+    rig.slot_is_free().await?;
+    let (_admin, stream) = rig.run().await?;
+    crate::quarantine::serves(rig, stream).await
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -10,11 +10,15 @@ use tokio::io::AsyncWriteExt as _;
 use crate::run::{self, expect};
 use crate::stage::{LIMIT, Stage};
 
-const OBJECTS: [&str; 7] = [
+const OBJECTS: [&str; 11] = [
     "schema postrider",
     "table postrider.outbox",
     "table postrider.command",
     "table postrider.relay",
+    "table postrider.quarantine",
+    "index postrider.quarantine_undelivered",
+    "index postrider.quarantine_released",
+    "index postrider.quarantine_message_id",
     "publication NAME",
     "slot NAME",
     "record of the slot NAME in postrider.relay",

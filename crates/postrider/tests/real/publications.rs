@@ -90,16 +90,14 @@ async fn a_table_that_is_missing_unlogged_or_published_by_partition_is_a_stop() 
 async fn a_database_without_anything_is_told_what_to_do_step_by_step() -> Result<()> {
     let stage = Stage::bare(Scope::shared("nothing").await?).await?;
     // The role exists, as on every server where another database has a relay.
-    stage.execute("create schema postrider").await?;
-    stage.execute("create table postrider.relay (); create table postrider.outbox ()").await?;
-    stage.execute("create table postrider.command ()").await?;
+    stage.execute(postrider_postgres::SCHEMA_SQL).await?;
     stage.rig.grant().await?;
     stage.execute("drop schema postrider cascade").await?;
 
     let first = expect_stop(&stage.rig.program, &["the schema postrider is not complete"]).await?;
     assert_eq!(first.cures, ["postrider init"]);
     let (printed, _) = run::expect(&stage.rig.admin, "init", 0).await?;
-    assert_eq!(printed.matches(": created").count(), 7, "{printed}");
+    assert_eq!(printed.matches(": created").count(), 11, "{printed}");
     // `init` makes no roles: the relay may not look, and is told the rights that it needs.
     let stop =
         stage.expect_stop_and_cure(&["SQLSTATE 42501", "lacks a right in the schema postrider"]).await?;
