@@ -1,5 +1,6 @@
 //! Reading released rows: first which, by the sizes of their bodies, then those.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::SystemTime;
 
@@ -12,26 +13,24 @@ use tokio_postgres::types::Type;
 use super::{Parameter, Transaction, Unreadable, columns_of, headers, position, store};
 use crate::error::Error;
 
-/// $2 aggregates and $3, $4 positions that are on their way, $5 how many.
+/// $2 aggregates that are on their way, $3 how many.
 const SIZES: &str = "
-select q.commit_lsn, q.index, coalesce(octet_length(q.body), 0)
-from postrider.quarantine q
-where q.slot = $1 and q.state = 'released'
-  and (q.scope <> 'key' or q.aggregate_key is null or q.aggregate_key <> all ($2))
-  and not exists (
-    select from unnest($3, $4) b (commit_lsn, index)
-    where b.commit_lsn = q.commit_lsn and b.index = q.index)
-order by q.commit_lsn, q.index limit $5";
+select commit_lsn, index, coalesce(octet_length(body), 0)
+from postrider.quarantine
+where slot = $1 and state = 'released'
+  and (scope <> 'key' or aggregate_key is null or aggregate_key <> all ($2))
+order by commit_lsn, index limit $3";
 
-/// $2, $3 positions.
+/// $2, $3 positions, in order.
 const ROWS: &str = "
-select q.commit_lsn, q.index, q.scope, q.aggregate_key, q.committed_at, q.exchange, q.routing_key,
-  q.message_id, q.event_type, q.correlation_id, q.content_type, q.timestamp_s, q.headers::text, q.body,
-  q.outbox_row::text
-from unnest($2, $3) n (commit_lsn, index)
-join postrider.quarantine q on q.slot = $1 and q.commit_lsn = n.commit_lsn and q.index = n.index
-where q.state = 'released'
-order by q.commit_lsn, q.index";
+select q.*
+from unnest($2, $3) with ordinality n (commit_lsn, index, at)
+cross join lateral (
+  select commit_lsn, index, scope, aggregate_key, committed_at, exchange, routing_key, message_id, event_type,
+    correlation_id, content_type, timestamp_s, headers::text, body, outbox_row::text
+  from postrider.quarantine
+  where slot = $1 and commit_lsn = n.commit_lsn and index = n.index limit 1) q
+order by n.at";
 
 impl Transaction<'_> {
     /// The lowest released rows beside the busy ones: at most `rows`, and of bodies at most `bytes`, but one
@@ -65,21 +64,22 @@ impl Transaction<'_> {
         bytes: usize,
     ) -> Result<(Vec<Position>, bool), Error> {
         let busy: Vec<&[u8]> = busy.iter().map(|ParkedKey(bytes)| bytes.as_slice()).collect();
-        let (commit_lsns, indexes) = columns_of(busy_rows);
-        // One more than asked for tells whether there are more.
-        let limit = i64::try_from(rows).unwrap_or(i64::MAX).saturating_add(1);
-        let parameters: [Parameter<'_>; 4] = [
-            (&busy, Type::BYTEA_ARRAY),
-            (&commit_lsns, Type::PG_LSN_ARRAY),
-            (&indexes, Type::INT8_ARRAY),
-            (&limit, Type::INT8),
-        ];
+        let busy_rows: HashSet<Position> = busy_rows.iter().copied().collect();
+        // The busy rows are left out here, so that the server goes along its index; one more than asked for
+        // tells whether there are more.
+        let limit = rows.saturating_add(busy_rows.len()).saturating_add(1);
+        let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+        let parameters: [Parameter<'_>; 2] = [(&busy, Type::BYTEA_ARRAY), (&limit, Type::INT8)];
         let (mut chosen, mut chosen_bytes, mut more) = (Vec::new(), 0, false);
         self.each(SIZES, &parameters, |row| {
+            let at = position(row, 0)?;
+            if busy_rows.contains(&at) {
+                return Ok(());
+            }
             let size = usize::try_from(row.try_get::<_, i32>(2)?)?;
             more |= chosen.len() == rows || (!chosen.is_empty() && chosen_bytes + size > bytes);
             if !more {
-                chosen.push(position(row, 0)?);
+                chosen.push(at);
                 chosen_bytes += size;
             }
             Ok(())
