@@ -34,7 +34,6 @@ pub(crate) struct Config {
     pub(crate) rabbitmq: RabbitMq,
     pub(crate) limits: Limits,
     pub(crate) retry: Retry,
-    #[cfg_attr(not(test), expect(dead_code, reason = "checked already, read once there is a quarantine"))]
     pub(crate) quarantine: Quarantine,
     pub(crate) http: Http,
     pub(crate) log: Log,
@@ -126,7 +125,6 @@ pub(crate) struct Limits {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Retry {
-    #[cfg_attr(not(test), expect(dead_code, reason = "checked already, read once there is a quarantine"))]
     pub(crate) attempts: u32,
     #[serde(rename = "first_ms", deserialize_with = "milliseconds")]
     pub(crate) first: Duration,
@@ -137,13 +135,12 @@ pub(crate) struct Retry {
 }
 
 /// What happens to an event that cannot be delivered.
-#[cfg_attr(not(test), expect(dead_code, reason = "checked already, read once there is a quarantine"))]
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Quarantine {
     pub(crate) scope: Scope,
     pub(crate) unrouted: Unrouted,
-    pub(crate) burst_events: usize,
+    pub(crate) burst_events: u32,
 }
 
 /// How far a poison event reaches.

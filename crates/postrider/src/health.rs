@@ -93,6 +93,8 @@ impl From<Trouble> for NotReady {
         match trouble {
             Trouble::Draining => NotReady::Draining,
             Trouble::Broker => NotReady::Broker,
+            // Out of reach like the slot: the same server.
+            Trouble::Quarantine => NotReady::Postgres,
             Trouble::Blocked => NotReady::Blocked,
             Trouble::Held => NotReady::Held,
             Trouble::Stalled => NotReady::Stalled,

@@ -7,7 +7,9 @@ mod health;
 mod http;
 mod logs;
 mod metrics;
+mod notices;
 mod peers;
+mod quarantine_link;
 #[cfg(test)]
 mod readme;
 mod run;

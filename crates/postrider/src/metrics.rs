@@ -16,8 +16,8 @@ mod list;
 
 use list::{
     DELIVERY_SECONDS, HEADERS_DROPPED, HELD, IGNORED, IN_FLIGHT_BYTES, IN_FLIGHT_EVENTS,
-    OLDEST_UNCONFIRMED_SECONDS, PUBLISH_SECONDS, PUBLISHED, QUARANTINED, READY, RETRIED, SESSIONS,
-    SLOT_LAG_BYTES, SLOT_RETAINED_BYTES, SLOT_SAFE_BYTES, UNREPORTED_EVENTS, UNROUTED,
+    OLDEST_UNCONFIRMED_SECONDS, PUBLISH_SECONDS, PUBLISHED, QUARANTINE_EVENTS, QUARANTINED, READY, RETRIED,
+    SESSIONS, SLOT_LAG_BYTES, SLOT_RETAINED_BYTES, SLOT_SAFE_BYTES, UNREPORTED_EVENTS, UNROUTED,
 };
 pub(crate) use list::{Kind, METRICS, Metric};
 
@@ -111,7 +111,13 @@ impl Metrics {
             let counters = &relay.counters;
             self.total(&PUBLISHED, &[], counters.published);
             self.total(&HEADERS_DROPPED, &[], counters.headers_dropped);
-            for (metric, counts) in [(&RETRIED, &counters.retried), (&HELD, &counters.held)] {
+            self.total(&UNROUTED, &[], counters.unrouted);
+            let by_reason = [
+                (&RETRIED, &counters.retried),
+                (&HELD, &counters.held),
+                (&QUARANTINED, &counters.quarantined),
+            ];
+            for (metric, counts) in by_reason {
                 for (reason, count) in counts {
                     self.total(metric, &[("reason", reason.as_str())], *count);
                 }
@@ -123,6 +129,7 @@ impl Metrics {
             self.set(&IN_FLIGHT_BYTES, &[], float(relay.in_flight_bytes as u64));
             self.set(&OLDEST_UNCONFIRMED_SECONDS, &[], relay.oldest.unwrap_or_default().as_secs_f64());
             self.set(&UNREPORTED_EVENTS, &[], float(relay.unreported_events));
+            self.set(&QUARANTINE_EVENTS, &[], float(relay.quarantine_events));
         }
         if let Some(slot) = &health.slot {
             let figures = [
@@ -285,6 +292,7 @@ mod tests {
             postrider_relay::Counters { published: 7, headers_dropped: 2, ..Default::default() };
         counters.retried.insert(Reason::Nacked, 3);
         counters.held.insert(Reason::Unrouted, 1);
+        counters.quarantined.insert(Reason::BadHeader, 8);
         counters.ignored.insert("delete", 5);
         let relay = Snapshot {
             broker: Broker::Down,
@@ -292,6 +300,12 @@ mod tests {
             in_flight_bytes: 1300,
             aggregates: 4,
             held_events: 1,
+            hold: None,
+            quarantine_failing: false,
+            quarantine_events: 9,
+            parked_aggregates: 2,
+            bad_routes: 0,
+            memory_bytes: 1300,
             oldest: Some(Duration::from_millis(1500)),
             unreported_events: 6,
             reached: None,
@@ -327,6 +341,8 @@ mod tests {
             ("postrider_headers_dropped_total{slot=\"s\"}", "2"),
             ("postrider_events_retried_total{slot=\"s\",reason=\"nacked\"}", "3"),
             ("postrider_events_held_total{slot=\"s\",reason=\"unrouted\"}", "1"),
+            ("postrider_events_quarantined_total{slot=\"s\",reason=\"bad_header\"}", "8"),
+            ("postrider_quarantine_events{slot=\"s\"}", "9"),
             ("postrider_events_ignored_total{slot=\"s\",op=\"delete\"}", "5"),
             ("postrider_in_flight_events{slot=\"s\"}", "11"),
             ("postrider_in_flight_bytes{slot=\"s\"}", "1300"),

@@ -4,7 +4,7 @@ use postrider_postgres::{Server, Subject, TableName};
 use postrider_rabbitmq::Endpoint;
 use postrider_relay as relay;
 
-use crate::config::{Config, ConfigError};
+use crate::config::{Config, ConfigError, Scope, Unrouted};
 
 /// Where Postgres is.
 pub(crate) fn server(config: &Config) -> Result<Server, ConfigError> {
@@ -87,7 +87,20 @@ pub(crate) fn relay(config: &Config) -> Result<relay::Settings, ConfigError> {
         in_flight_events: limits.in_flight_events,
         in_flight_bytes: limits.in_flight_bytes,
         events_per_second: limits.events_per_second,
+        slot: config.postgres.slot.clone(),
         backoff: relay::Backoff { first: retry.first, max: retry.max, jitter: retry.jitter },
+        attempts: retry.attempts,
+        scope: match config.quarantine.scope {
+            Scope::Key => relay::QuarantineScope::Key,
+            Scope::Event => relay::QuarantineScope::Event,
+            Scope::Halt => relay::QuarantineScope::Halt,
+        },
+        unrouted: match config.quarantine.unrouted {
+            Unrouted::Key => relay::Unrouted::Key,
+            Unrouted::Event => relay::Unrouted::Event,
+            Unrouted::Accept => relay::Unrouted::Accept,
+        },
+        burst_events: config.quarantine.burst_events,
         report_every: config.postgres.report_every,
         seed: fastrand::u64(..),
     })

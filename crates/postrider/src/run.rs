@@ -35,7 +35,7 @@ pub(crate) async fn run(config: Config) -> anyhow::Result<ExitCode> {
         env!("CARGO_PKG_VERSION")
     );
     let shell = Shell::new(&config, server, subject, publisher, relay, board, metrics);
-    let end = shell.run(signals).await;
+    let end = Box::pin(shell.run(signals)).await;
     drop(pages);
     Ok(match end {
         End::Drained { repeat: 0 } => {

@@ -6,14 +6,17 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use postrider_postgres::{Inspection, Server, Stop, Subject};
+use postrider_postgres::{Error, Inspection, Server, Stop, Subject};
 use postrider_rabbitmq::{Event, Publisher, State};
-use postrider_relay::{Effect, Notice, Now, Relay, Settings, Snapshot};
+use postrider_relay::quarantine::{Done, WorkId};
+use postrider_relay::{Effect, Now, Relay, Settings, Snapshot};
 use tracing::{info, warn};
 
 use crate::config::Config;
 use crate::health::{Board, Health, NotReady, SlotFigures};
 use crate::metrics::{Metrics, Side};
+use crate::notices;
+use crate::quarantine_link::QuarantineLink;
 use crate::run::{CLOSE_LIMIT, EXIT_AT_ONCE, Signals};
 use crate::slot_link::{Loss, SlotLink, Turn};
 
@@ -39,6 +42,9 @@ pub(crate) struct Shell {
     publisher: Publisher,
     broker: Option<State>,
     postgres: SlotLink,
+    quarantine: QuarantineLink,
+    /// Why the last work on the quarantine was not done.
+    quarantine_loss: Option<String>,
     board: Arc<Board>,
     metrics: Arc<Metrics>,
     stalled_after: Duration,
@@ -65,6 +71,8 @@ impl Shell {
             relay: Relay::new(relay),
             publisher: Publisher::start(publisher),
             broker: None,
+            quarantine: QuarantineLink::new(server.clone(), subject.clone()),
+            quarantine_loss: None,
             postgres: SlotLink::new(server, subject, config.postgres.report_every),
             board,
             metrics,
@@ -105,6 +113,11 @@ impl Shell {
                     self.relay.drain();
                 }
                 event = self.publisher.next() => self.broker_event(event),
+                (id, done) = self.quarantine.next() => {
+                    if let Some(stop) = self.quarantined(id, done) {
+                        return self.stop(stop).await;
+                    }
+                }
                 turn = self.postgres.next(accepting) => {
                     if let Some(stop) = self.turn(turn) {
                         return self.stop(stop).await;
@@ -129,6 +142,7 @@ impl Shell {
                 Turn::Connected { walsender_pid, endpoint } => {
                     self.loss = None;
                     self.streaming = true;
+                    self.quarantine.begin(walsender_pid);
                     self.relay.session(self.now());
                     info!(walsender_pid, "the slot streams from {endpoint}");
                     return None;
@@ -158,6 +172,7 @@ impl Shell {
     fn lost(&mut self, loss: Loss) {
         if self.streaming {
             self.streaming = false;
+            self.quarantine.end();
             self.relay.session(self.now());
         }
         if self.loss.as_ref() != Some(&loss) {
@@ -172,6 +187,33 @@ impl Shell {
             }
         }
         self.loss = Some(loss);
+    }
+
+    /// Work on the quarantine has ended. Something that stops the relay is returned.
+    fn quarantined(&mut self, id: WorkId, done: Result<Done, Error>) -> Option<Box<Stop>> {
+        match done {
+            Ok(done) => {
+                if self.quarantine_loss.take().is_some() {
+                    info!("the quarantine is in reach again");
+                }
+                self.relay.quarantined(self.now(), id, Some(done));
+            }
+            Err(Error::Stop(stop)) => return Some(stop),
+            Err(error) if error.is_session_over() => {
+                if let Turn::Lost(loss) = self.postgres.leave(&error.to_string()) {
+                    self.lost(loss);
+                }
+            }
+            Err(error) => {
+                let text = error.to_string();
+                if self.quarantine_loss.as_ref() != Some(&text) {
+                    warn!("the quarantine is out of reach, coming back: {text}");
+                }
+                self.quarantine_loss = Some(text);
+                self.relay.quarantined(self.now(), id, None);
+            }
+        }
+        None
     }
 
     fn broker_event(&mut self, event: Event) {
@@ -197,6 +239,7 @@ impl Shell {
         while let Some(effect) = self.relay.poll(self.now()) {
             match effect {
                 Effect::Publish(window) => self.publisher.publish(window),
+                Effect::Quarantine(id, work) => self.quarantine.start(id, work),
                 Effect::Check(id) => self.postgres.check(id),
                 Effect::Report(watermark) => self.postgres.report(watermark),
                 Effect::LeavePostgres => {
@@ -205,7 +248,7 @@ impl Shell {
                     }
                 }
                 Effect::Delivered(delivered) => self.metrics.delivered(&delivered),
-                Effect::Notice(notice) => tell(&notice),
+                Effect::Notice(notice) => notices::tell(&notice),
             }
         }
     }
@@ -254,7 +297,15 @@ impl Shell {
             (Some(State::Down(outage)), NotReady::Broker) => outage.to_string(),
             (Some(State::Blocked { reason }), NotReady::Blocked) => reason.clone(),
             (_, NotReady::Held) => {
-                format!("events held: {}; the log names each with its reason", snapshot.held_events)
+                let why = snapshot.hold.map_or("", notices::hold);
+                format!(
+                    "events held: {}, for {why}; the log names each with its reason",
+                    snapshot.held_events
+                )
+            }
+            (_, NotReady::Postgres) => {
+                let why = self.quarantine_loss.as_deref().unwrap_or("no answer yet");
+                format!("the quarantine is out of reach: {why}")
             }
             (_, reason) => reason.as_str().to_owned(),
         };
@@ -300,24 +351,6 @@ impl Shell {
     fn now(&self) -> Now {
         let unix = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         Now { mono: self.origin.elapsed(), unix_us: i64::try_from(unix.as_micros()).unwrap_or(i64::MAX) }
-    }
-}
-
-fn tell(notice: &Notice) {
-    match notice {
-        Notice::Held { position, reason, detail } => {
-            warn!(%position, %reason, "event held, its aggregate waits: {detail}");
-        }
-        Notice::Released { position } => info!(%position, "event delivered that was held"),
-        Notice::HeaderDropped { name } => {
-            warn!(name, "header left out of messages: the name is Postrider's own");
-        }
-        Notice::UnknownMessage { letter } => {
-            warn!(
-                letter,
-                "the stream has messages of a type that this version does not know; they are skipped"
-            );
-        }
     }
 }
 

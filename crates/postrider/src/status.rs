@@ -28,6 +28,9 @@ pub(crate) struct Status {
     pub(crate) broker: Option<String>,
     /// What is owed; null before the first session.
     pub(crate) owed: Option<Owed>,
+    /// What is in quarantine, as the relay knows it; null before the first session.
+    #[serde(default)]
+    pub(crate) quarantine: Option<Quarantined>,
     /// Positions, as Postgres prints them.
     pub(crate) lsn: Positions,
     /// Distances of the slot, in bytes.
@@ -47,12 +50,27 @@ pub(crate) struct Owed {
     pub(crate) aggregates: usize,
     /// Events among them that are held.
     pub(crate) held: usize,
+    /// All that the relay holds of events and of the quarantine, in bytes.
+    #[serde(default)]
+    pub(crate) memory_bytes: usize,
+    /// Routes that do not take events, which are tried one at a time.
+    #[serde(default)]
+    pub(crate) bad_routes: usize,
     /// Windows at the broker.
     pub(crate) windows: usize,
     /// The age of the oldest debt, in seconds; null when nothing is owed.
     pub(crate) oldest_s: Option<f64>,
     /// Events confirmed and not yet reported to Postgres.
     pub(crate) unreported: u64,
+}
+
+/// What is in quarantine.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Quarantined {
+    /// Events that are parked or being sent.
+    pub(crate) events: u64,
+    /// Aggregates whose events go there.
+    pub(crate) aggregates: usize,
 }
 
 /// Positions in the log; null where unknown.
@@ -90,6 +108,12 @@ pub(crate) struct Events {
     pub(crate) retried: BTreeMap<String, u64>,
     /// Held, by reason.
     pub(crate) held: BTreeMap<String, u64>,
+    /// Quarantined, by reason.
+    #[serde(default)]
+    pub(crate) quarantined: BTreeMap<String, u64>,
+    /// Accepted though no queue took them.
+    #[serde(default)]
+    pub(crate) unrouted: u64,
     /// What was no event, by kind.
     pub(crate) ignored: BTreeMap<String, u64>,
 }
@@ -115,9 +139,15 @@ impl Status {
                 bytes: relay.in_flight_bytes,
                 aggregates: relay.aggregates,
                 held: relay.held_events,
+                memory_bytes: relay.memory_bytes,
+                bad_routes: relay.bad_routes,
                 windows: relay.windows,
                 oldest_s: relay.oldest.map(|age| age.as_secs_f64()),
                 unreported: relay.unreported_events,
+            }),
+            quarantine: relay.map(|relay| Quarantined {
+                events: relay.quarantine_events,
+                aggregates: relay.parked_aggregates,
             }),
             lsn: Positions {
                 reached: relay.and_then(|relay| relay.reached).map(|watermark| text(watermark.lsn())),
@@ -135,6 +165,8 @@ impl Status {
                 published: relay.counters.published,
                 retried: by_reason(&relay.counters.retried),
                 held: by_reason(&relay.counters.held),
+                quarantined: by_reason(&relay.counters.quarantined),
+                unrouted: relay.counters.unrouted,
                 ignored: relay
                     .counters
                     .ignored

@@ -1,47 +1,20 @@
 //! Events waiting for the broker, aggregate by aggregate.
 //!
-//! Invariant: an aggregate is a queue with one state. It stands on exactly one list (ready, retry,
-//! suspect, waiting), or is out in a window, or is held; while it is out it is on no list, so no later
-//! event of it can be published when an earlier one is rejected.
+//! Invariant: an aggregate is a queue with one state. It stands on exactly one list (ready, retry, suspect,
+//! waiting, aside, poisoned, shelved), or waits for its route, or is out in a window; while it is out it is on no
+//! list, so no later event of it can be published when an earlier one is rejected.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, VecDeque};
-use std::sync::Arc;
 use std::time::Duration;
 
-use crate::ledger::Ticket;
-use crate::lsn::Position;
 use crate::mapping::AggregateKey;
-use crate::message::Message;
-use crate::reason::Reason;
-
-/// One event that is owed.
-#[derive(Debug)]
-pub(crate) struct Pending {
-    pub(crate) position: Position,
-    /// Complete, unless the row could not be mapped: then the event is held for ever.
-    pub(crate) message: Option<Arc<Message>>,
-    pub(crate) ticket: Ticket,
-    /// When its transaction was committed, microseconds since the Unix epoch.
-    pub(crate) committed_us: i64,
-    /// What it counts against `in_flight_bytes`.
-    pub(crate) bytes: usize,
-    /// The size of its header frame.
-    pub(crate) header_bytes: usize,
-    /// Rejections so far; an outage is none.
-    pub(crate) failures: u32,
-    /// How often the broker closed the connection while it was out.
-    pub(crate) strikes: u32,
-    /// It has closed a channel or a connection before, so it goes out alone.
-    pub(crate) alone: bool,
-    /// Why it is held, once it is.
-    pub(crate) held: Option<Reason>,
-}
+use crate::pending::Pending;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct AggregateId(usize);
 
-/// What becomes of an aggregate whose events have come back.
+/// What becomes of an aggregate whose events have come back. A poisonous head overrides it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Next {
     /// Goes out again as soon as there is a lane.
@@ -50,8 +23,8 @@ pub(crate) enum Next {
     Waiting(Duration),
     /// May have closed its channel: goes out alone.
     Suspect,
-    /// Nothing that happens in this session lets its head go.
-    Held,
+    /// Its head's route takes nothing.
+    Aside,
 }
 
 #[derive(Debug)]
@@ -84,18 +57,25 @@ pub(crate) struct Aggregates {
     retry: VecDeque<AggregateId>,
     suspects: VecDeque<AggregateId>,
     waiting: BinaryHeap<Reverse<(Duration, usize)>>,
+    aside: VecDeque<AggregateId>,
+    poisoned: VecDeque<AggregateId>,
+    shelved: Vec<AggregateId>,
 }
 
 impl Aggregates {
-    /// Appends an event to its aggregate. Without a readable key it is an aggregate of its own.
+    /// Appends an event to its aggregate. Without a key it is an aggregate of its own.
     pub(crate) fn push(&mut self, key: Option<AggregateKey>, pending: Pending) {
         if let Some(id) = key.as_ref().and_then(|key| self.by_key.get(key)) {
             self.slots[id.0].queue.push_back(pending);
             return;
         }
-        let next = if pending.message.is_some() { Next::Ready } else { Next::Held };
-        let queue = VecDeque::from([pending]);
-        let id = AggregateId(self.slots.insert(Aggregate { key: key.clone(), queue, out: 0, next }));
+        self.open(key, VecDeque::from([pending]));
+    }
+
+    /// A new aggregate; one without a key is found by nobody, so that nothing is appended to it.
+    pub(crate) fn open(&mut self, key: Option<AggregateKey>, queue: VecDeque<Pending>) {
+        let aggregate = Aggregate { key: key.clone(), queue, out: 0, next: Next::Ready };
+        let id = AggregateId(self.slots.insert(aggregate));
         if let Some(key) = key {
             self.by_key.insert(key, id);
         }
@@ -103,21 +83,16 @@ impl Aggregates {
     }
 
     pub(crate) fn has(&self, course: Course) -> bool {
-        match course {
-            Course::Fresh => !self.ready.is_empty(),
-            Course::Retry => !self.retry.is_empty(),
-            Course::Suspect => !self.suspects.is_empty(),
-        }
+        !self.list(course).is_empty()
     }
 
-    /// Takes up to `per_aggregate` events from the head of the next aggregate of this course, as
-    /// long as `wanted` says yes to each. An aggregate whose first event is not wanted steps aside
-    /// as `wanted` says.
+    /// Takes up to `per_aggregate` events from the head of the next aggregate of this course, as long as
+    /// `goes` says yes to each.
     pub(crate) fn take(
         &mut self,
         course: Course,
         per_aggregate: usize,
-        mut wanted: impl FnMut(&mut Pending) -> Wanted,
+        goes: impl Fn(&Pending) -> bool,
         mut out: impl FnMut(AggregateId, Pending),
     ) -> Taken {
         let list = match course {
@@ -128,25 +103,22 @@ impl Aggregates {
         let Some(id) = list.pop_front() else { return Taken::Nothing };
         let aggregate = &mut self.slots[id.0];
         aggregate.next = Next::Ready;
-        while aggregate.out < per_aggregate {
-            let Some(head) = aggregate.queue.front_mut() else { break };
-            match wanted(head) {
-                Wanted::Yes => {}
-                Wanted::Never if aggregate.out == 0 => {
-                    aggregate.next = Next::Held;
-                    return Taken::Stepped;
-                }
-                Wanted::Alone if aggregate.out == 0 => {
-                    self.suspects.push_back(id);
-                    return Taken::Stepped;
-                }
-                Wanted::Never | Wanted::Alone => break,
-            }
+        while aggregate.out < per_aggregate && aggregate.queue.front().is_some_and(&goes) {
             let head = aggregate.queue.pop_front().expect("the head was there");
             aggregate.out += 1;
             out(id, head);
         }
-        Taken::Events
+        if aggregate.out == 0 { Taken::Stepped(id) } else { Taken::Events }
+    }
+
+    /// The first event of an aggregate that is not out.
+    pub(crate) fn head(&self, id: AggregateId) -> &Pending {
+        self.slots[id.0].queue.front().expect("an aggregate that is not out has a head")
+    }
+
+    /// The same, to be changed.
+    pub(crate) fn head_mut(&mut self, id: AggregateId) -> &mut Pending {
+        self.slots[id.0].queue.front_mut().expect("an aggregate that is not out has a head")
     }
 
     /// The event is paid: nothing comes back.
@@ -165,15 +137,59 @@ impl Aggregates {
         self.returned(id);
     }
 
+    /// Puts an aggregate that is on no list where its head and `next` say.
+    pub(crate) fn resume(&mut self, id: AggregateId, next: Next) {
+        self.slots[id.0].next = next;
+        self.place(id);
+    }
+
+    /// An aggregate whose head cannot be judged now; it is on no list.
+    pub(crate) fn shelve(&mut self, id: AggregateId) {
+        self.shelved.push(id);
+    }
+
+    /// Whatever was shelved is to be judged again.
+    pub(crate) fn unshelve(&mut self) {
+        self.poisoned.extend(self.shelved.drain(..));
+    }
+
+    /// Whether the fate of some head is open.
+    pub(crate) fn has_open_fates(&self) -> bool {
+        !self.poisoned.is_empty() || !self.aside.is_empty()
+    }
+
+    /// The next aggregate whose head is poisonous; it is on no list then.
+    pub(crate) fn next_poisoned(&mut self) -> Option<AggregateId> {
+        self.poisoned.pop_front()
+    }
+
+    /// The next aggregate whose head waits for its route; it is on no list then.
+    pub(crate) fn next_aside(&mut self) -> Option<AggregateId> {
+        self.aside.pop_front()
+    }
+
+    /// Takes the head out of an aggregate that is on no list; the rest goes on.
+    pub(crate) fn take_head(&mut self, id: AggregateId) -> (Option<AggregateKey>, Pending) {
+        let aggregate = &mut self.slots[id.0];
+        let head = aggregate.queue.pop_front().expect("an aggregate that is not out has a head");
+        let key = aggregate.key.clone();
+        self.resume(id, Next::Ready);
+        (key, head)
+    }
+
+    /// Takes everything out of an aggregate that is on no list; it is forgotten.
+    pub(crate) fn take_queue(&mut self, id: AggregateId) -> (Option<AggregateKey>, VecDeque<Pending>) {
+        let queue = std::mem::take(&mut self.slots[id.0].queue);
+        (self.forget(id), queue)
+    }
+
     /// Lets aggregates go whose wait is over.
     pub(crate) fn wake(&mut self, now: Duration) {
         while let Some(Reverse((until, id))) = self.waiting.peek().copied()
             && until <= now
         {
             self.waiting.pop();
-            let id = AggregateId(id);
-            let alone = self.slots[id.0].queue.front().is_some_and(|head| head.alone);
-            if alone { self.suspects.push_back(id) } else { self.retry.push_back(id) }
+            self.resume(AggregateId(id), Next::Ready);
         }
     }
 
@@ -187,6 +203,14 @@ impl Aggregates {
         self.slots.len()
     }
 
+    fn list(&self, course: Course) -> &VecDeque<AggregateId> {
+        match course {
+            Course::Fresh => &self.ready,
+            Course::Retry => &self.retry,
+            Course::Suspect => &self.suspects,
+        }
+    }
+
     fn returned(&mut self, id: AggregateId) {
         let aggregate = &mut self.slots[id.0];
         aggregate.out = aggregate.out.checked_sub(1).expect("only what is out comes back");
@@ -197,35 +221,29 @@ impl Aggregates {
 
     /// Puts an aggregate with nothing out where it belongs.
     fn place(&mut self, id: AggregateId) {
-        let aggregate = &mut self.slots[id.0];
+        let aggregate = &self.slots[id.0];
         let Some(head) = aggregate.queue.front() else {
-            let aggregate = self.slots.remove(id.0);
-            if let Some(key) = aggregate.key {
-                self.by_key.remove(&key);
-            }
+            self.forget(id);
             return;
         };
-        if head.message.is_none() {
-            aggregate.next = Next::Held;
-        }
         match aggregate.next {
+            _ if head.poison.is_some() => self.poisoned.push_back(id),
+            Next::Suspect => self.suspects.push_back(id),
             Next::Ready if head.alone => self.suspects.push_back(id),
+            Next::Ready if head.failures > 0 => self.retry.push_back(id),
             Next::Ready => self.ready.push_back(id),
             Next::Waiting(until) => self.waiting.push(Reverse((until, id.0))),
-            Next::Suspect => self.suspects.push_back(id),
-            Next::Held => {}
+            Next::Aside => self.aside.push_back(id),
         }
     }
-}
 
-/// Whether the head of an aggregate goes into the window that is being made.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Wanted {
-    Yes,
-    /// Not in this session.
-    Never,
-    /// Only in a window of its own.
-    Alone,
+    fn forget(&mut self, id: AggregateId) -> Option<AggregateKey> {
+        let key = self.slots.remove(id.0).key;
+        if let Some(key) = &key {
+            self.by_key.remove(key);
+        }
+        key
+    }
 }
 
 /// What [`Aggregates::take`] found.
@@ -233,8 +251,8 @@ pub(crate) enum Wanted {
 pub(crate) enum Taken {
     /// Events were handed out.
     Events,
-    /// The aggregate left the list without going out.
-    Stepped,
+    /// The head of this aggregate does not go; the aggregate is on no list now.
+    Stepped(AggregateId),
     /// The list has nothing for this window.
     Nothing,
 }

@@ -1,5 +1,6 @@
 //! One change of a transaction, understood: an event, a row to be passed over, or no row at all.
 
+use crate::command::Command;
 use crate::decode::{DecodeError, Decoded, decode};
 use crate::lsn::Position;
 use crate::mapping::{Mapped, Mapping, Refused, Settings};
@@ -12,6 +13,10 @@ pub enum Change {
     Event(Mapped),
     /// An event that cannot become a message: owed all the same.
     Refused(Refused),
+    /// An operator asks for something.
+    Command(Command),
+    /// An operator asks for what the relay does not understand: why, in words.
+    BadCommand(String),
     /// Nothing to publish, to be counted.
     Ignored(Ignored),
     /// The server describes a relation, a type or an origin: nothing happened.
@@ -23,7 +28,7 @@ pub enum Change {
 pub enum Ignored {
     /// A row was inserted into a table that is no outbox.
     OtherTable,
-    /// A row was inserted into the table of commands.
+    /// A row was inserted into the table of commands that is not for this relay, or not understood.
     Command,
     /// A row was updated, in any table.
     Update,
@@ -41,7 +46,7 @@ impl Change {
     /// Whether this is a row change, which counts in a [`Position`]'s index.
     pub fn is_row(&self) -> bool {
         match self {
-            Change::Event(_) | Change::Refused(_) => true,
+            Change::Event(_) | Change::Refused(_) | Change::Command(_) | Change::BadCommand(_) => true,
             Change::Ignored(ignored) => ignored.is_row(),
             Change::Description => false,
         }
@@ -109,7 +114,10 @@ impl Mapper {
                         Err(refused) => Change::Refused(refused),
                     }
                 }
-                Some(Relation::Command) => Change::Ignored(Ignored::Command),
+                Some(Relation::Command(layout)) => match layout.read(&new, position) {
+                    Ok(command) => Change::Command(command),
+                    Err(why) => Change::BadCommand(why),
+                },
                 Some(Relation::Other) => Change::Ignored(Ignored::OtherTable),
                 None => return Err(DecodeError { what: "id of a relation described before", at: 1 }),
             },
@@ -168,7 +176,6 @@ mod tests {
         check("postrider", "Outbox", Ignored::OtherTable);
         check("", "outbox", Ignored::OtherTable);
         check("public", "command", Ignored::OtherTable);
-        check("postrider", "command", Ignored::Command);
     }
 
     #[test]

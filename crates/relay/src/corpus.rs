@@ -126,6 +126,8 @@ fn transcript(recording: &[u8], settings: Settings) -> String {
                         format!("{index} {}", outcome(&event))
                     }
                     Change::Refused(refused) => format!("{index} {}", refusal(&refused)),
+                    Change::Command(command) => format!("{index} command {command:?}"),
+                    Change::BadCommand(why) => format!("{index} no command: {why}"),
                     Change::Ignored(ignored) if change.is_row() => {
                         format!("{index} ignored {}", ignored.as_str())
                     }
@@ -176,7 +178,7 @@ fn outcome(event: &Mapped) -> String {
 }
 
 fn refusal(refused: &Refused) -> String {
-    let Refused { reason, detail, aggregate } = refused;
+    let Refused { reason, detail, aggregate, .. } = refused;
     let aggregate = aggregate.as_ref().map_or("itself".to_owned(), key);
     format!("refused, of {aggregate}: {reason}, {}", short(detail))
 }

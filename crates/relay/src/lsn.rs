@@ -35,13 +35,31 @@ impl FromStr for Lsn {
 
 /// Where an event stands: the LSN of its transaction's commit record, and its index among all
 /// row changes received in that transaction, from 0. Printed as `0/16B3748/3`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Position {
     /// The position of the commit record (not of its end).
     pub commit_lsn: Lsn,
     /// The row change's index in the transaction, mapped or not.
     pub index: u32,
 }
+
+impl FromStr for Position {
+    type Err = PositionError;
+
+    fn from_str(text: &str) -> Result<Self, PositionError> {
+        let parts = text.rsplit_once('/').and_then(|(lsn, index)| {
+            let plain = !index.is_empty() && index.bytes().all(|b| b.is_ascii_digit());
+            let index = plain.then(|| index.parse().ok()).flatten()?;
+            Some(Position { commit_lsn: lsn.parse().ok()?, index })
+        });
+        parts.ok_or_else(|| PositionError(text.to_owned()))
+    }
+}
+
+/// The text is not an LSN and an index joined by a slash.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("read {0:?} as a position: expected an LSN and an index, such as 0/16B3748/3")]
+pub struct PositionError(pub String);
 
 impl fmt::Display for Position {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -14,10 +14,11 @@ use crate::headers::{HeaderNames, Headers};
 use crate::limits::SHORT_STRING_BYTES_MAX;
 use crate::lsn::Position;
 use crate::message::{HeaderValue, Message};
+use crate::quarantine::Draft;
 use crate::reason::Reason;
 use crate::relation::{Kind, Layout};
 use crate::route::{RouteFields, RoutingKey};
-use crate::row::{Refusal, Row};
+use crate::row::{Cell, Refusal, Row};
 use crate::timestamp::Timestamp;
 
 /// How rows become messages; [`Settings::default`] has the documented defaults.
@@ -66,6 +67,8 @@ pub struct Refused {
     pub detail: String,
     /// The aggregate it belongs to; without one it stands for itself.
     pub aggregate: Option<AggregateKey>,
+    /// What could be made of it.
+    pub draft: Box<Draft>,
 }
 
 /// Names one aggregate: its type and id.
@@ -142,12 +145,55 @@ impl Mapping {
         position: Position,
     ) -> Result<Mapped, Refused> {
         let row = layout.row(values);
-        let (aggregate_type, aggregate_id) =
-            aggregate(&row).map_err(|(reason, detail)| Refused { reason, detail, aggregate: None })?;
+        let refused = |(reason, detail), aggregate| Refused {
+            reason,
+            detail,
+            aggregate,
+            draft: Box::new(self.draft(&row, layout.payload)),
+        };
+        let (aggregate_type, aggregate_id) = aggregate(&row).map_err(|refusal| refused(refusal, None))?;
         let aggregate = AggregateKey::new(aggregate_type, aggregate_id);
         match self.message(&row, layout.payload, aggregate_type, aggregate_id, position) {
             Ok((message, dropped_headers)) => Ok(Mapped { message, aggregate, dropped_headers }),
-            Err((reason, detail)) => Err(Refused { reason, detail, aggregate: Some(aggregate) }),
+            Err(refusal) => Err(refused(refusal, Some(aggregate))),
+        }
+    }
+
+    /// What can be made of a row that is no message: each part as it is, whatever its size, and the row beside it.
+    fn draft(&self, row: &Row<'_>, payload: Kind) -> Draft {
+        let text = |cell: Cell<'_>| cell.text().ok().flatten().map(Box::<str>::from);
+        let fields = RouteFields {
+            aggregate_type: row.aggregate_type.text().ok().flatten().unwrap_or_default(),
+            aggregate_id: row.aggregate_id.text().ok().flatten().unwrap_or_default(),
+            event_type: row.event_type.text().ok().flatten().unwrap_or_default(),
+            event_version: row.event_version.parse("32-bit integer").ok().flatten(),
+        };
+        let named = [row.aggregate_type, row.aggregate_id, row.event_type];
+        let routable = named.into_iter().all(|cell| cell.required().is_ok());
+        let filled = || self.settings.routing_key.fill(fields).filter(|_| routable).map(Box::<str>::from);
+        let occurred_at = row.occurred_at.parse::<Timestamp>("timestamp").ok().flatten();
+        let without_its_own = Row { headers: row.headers.emptied(), ..*row };
+        let headers = self
+            .headers(row, fields, occurred_at)
+            .or_else(|_| self.headers(&without_its_own, fields, occurred_at))
+            .unwrap_or_default();
+        Draft {
+            exchange: match row.exchange.text() {
+                Ok(Some(exchange)) => Some(exchange.into()),
+                Ok(None) => Some(self.settings.exchange.clone()),
+                Err(_) => None,
+            },
+            routing_key: text(row.routing_key).or_else(filled),
+            message_id: text(row.id),
+            event_type: text(row.event_type),
+            correlation_id: text(row.correlation_id),
+            content_type: text(row.content_type)
+                .map(Arc::from)
+                .or_else(|| Some(self.content_type(payload).clone())),
+            timestamp_s: occurred_at.and_then(Timestamp::amqp),
+            headers: headers.all,
+            body: body(row.payload, payload, usize::MAX).ok(),
+            row: Some(row.to_json().into()),
         }
     }
 
@@ -181,7 +227,7 @@ impl Mapping {
             },
             timestamp_s: occurred_at.and_then(Timestamp::amqp),
             headers: headers.all,
-            body: self.body(row, payload)?,
+            body: body(row.payload, payload, self.settings.message_bytes_max)?,
         };
         Ok((message, headers.dropped))
     }
@@ -230,38 +276,33 @@ impl Mapping {
         Ok(key.into())
     }
 
-    /// The payload exactly as Postgres prints it; a `bytea` as the bytes that the text stands for.
-    fn body(&self, row: &Row<'_>, payload: Kind) -> Result<Bytes, Refusal> {
-        let Some(printed) = row.payload.bytes()? else { return Ok(Bytes::new()) };
-        let max = self.settings.message_bytes_max;
-        let fits = |bytes: usize| {
-            if bytes <= max {
-                return Ok(());
-            }
-            Err((
-                Reason::MessageTooLarge,
-                format!("the body has {bytes} bytes, at most {max} can be carried"),
-            ))
-        };
-        match payload {
-            Kind::Json | Kind::Text => {
-                fits(printed.len())?;
-                Ok(Bytes::copy_from_slice(printed))
-            }
-            Kind::Bytes => {
-                let digits =
-                    printed.strip_prefix(b"\\x").ok_or_else(|| row.payload.bad("is not printed in hex"))?;
-                fits(digits.len() / 2)?;
-                hex(digits).ok_or_else(|| row.payload.bad("is not printed in hex"))
-            }
-        }
-    }
-
     fn content_type(&self, payload: Kind) -> &Arc<str> {
         match payload {
             Kind::Json => &self.json,
             Kind::Bytes => &self.bytes,
             Kind::Text => &self.text,
+        }
+    }
+}
+
+/// The payload exactly as Postgres prints it; a `bytea` as the bytes that the text stands for.
+fn body(cell: Cell<'_>, payload: Kind, max: usize) -> Result<Bytes, Refusal> {
+    let Some(printed) = cell.bytes()? else { return Ok(Bytes::new()) };
+    let fits = |bytes: usize| {
+        if bytes <= max {
+            return Ok(());
+        }
+        Err((Reason::MessageTooLarge, format!("the body has {bytes} bytes, at most {max} can be carried")))
+    };
+    match payload {
+        Kind::Json | Kind::Text => {
+            fits(printed.len())?;
+            Ok(Bytes::copy_from_slice(printed))
+        }
+        Kind::Bytes => {
+            let digits = printed.strip_prefix(b"\\x").ok_or_else(|| cell.bad("is not printed in hex"))?;
+            fits(digits.len() / 2)?;
+            hex(digits).ok_or_else(|| cell.bad("is not printed in hex"))
         }
     }
 }

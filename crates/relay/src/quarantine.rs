@@ -7,6 +7,7 @@ use bytes::Bytes;
 use sha2::{Digest, Sha256};
 use std::sync::Arc;
 
+use crate::limits::SHORT_STRING_BYTES_MAX;
 use crate::lsn::Position;
 use crate::mapping::AggregateKey;
 use crate::message::{HeaderValue, Message};
@@ -270,5 +271,63 @@ impl From<&Message> for Draft {
             body: Some(message.body.clone()),
             row: None,
         }
+    }
+}
+
+impl Draft {
+    /// The message, if nothing that it needs is missing and AMQP can carry it (the header table is measured
+    /// when the broker has told its `frame_max`); else why not.
+    pub fn complete(self, position: Position, message_bytes_max: usize) -> Result<Message, (Reason, String)> {
+        fn needed<T: std::ops::Deref<Target = str>>(
+            what: &str,
+            text: Option<T>,
+        ) -> Result<T, (Reason, String)> {
+            let text =
+                text.ok_or_else(|| (Reason::NullColumn, format!("the quarantined message has no {what}")))?;
+            short(what, &text).map(|()| text)
+        }
+        fn short(what: &str, text: &str) -> Result<(), (Reason, String)> {
+            let bytes = text.len();
+            if bytes <= SHORT_STRING_BYTES_MAX {
+                return Ok(());
+            }
+            let detail =
+                format!("the {what} has {bytes} bytes, at most {SHORT_STRING_BYTES_MAX} can be carried");
+            Err((Reason::ShortString, detail))
+        }
+        let body = self.body.unwrap_or_default();
+        if body.len() > message_bytes_max {
+            let detail =
+                format!("the body has {} bytes, at most {message_bytes_max} can be carried", body.len());
+            return Err((Reason::MessageTooLarge, detail));
+        }
+        self.correlation_id.as_deref().map_or(Ok(()), |text| short("correlation id", text))?;
+        if let Some((name, _)) = self.headers.iter().find(|(name, _)| name.len() > SHORT_STRING_BYTES_MAX) {
+            let detail = format!("a header's name has {} bytes", name.len());
+            return Err((Reason::BadHeader, detail));
+        }
+        Ok(Message {
+            position,
+            exchange: needed("exchange", self.exchange)?,
+            routing_key: needed("routing key", self.routing_key)?,
+            message_id: needed("message id", self.message_id)?,
+            event_type: needed("type", self.event_type)?,
+            correlation_id: self.correlation_id,
+            content_type: needed("content type", self.content_type)?,
+            timestamp_s: self.timestamp_s,
+            headers: self.headers,
+            body,
+        })
+    }
+
+    /// About what the draft holds in memory, in bytes.
+    pub fn memory_bytes(&self) -> usize {
+        let texts = [&self.routing_key, &self.message_id, &self.event_type, &self.correlation_id, &self.row];
+        let texts = texts.into_iter().flatten().map(|text| text.len() + 16).sum::<usize>();
+        let headers = self.headers.iter().map(|(_, value)| match value {
+            HeaderValue::Text(text) => 64 + text.len(),
+            HeaderValue::Bool(_) | HeaderValue::Int(_) | HeaderValue::Long(_) => 64,
+        });
+        size_of::<Self>() + texts + headers.sum::<usize>() + self.body.as_ref().map_or(0, Bytes::len)
     }
 }

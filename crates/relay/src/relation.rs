@@ -6,6 +6,7 @@
 use std::collections::HashMap;
 
 use crate::columns::Columns;
+use crate::command::CommandLayout;
 use crate::decode::RelationMessage;
 use crate::mapping::{Settings, TableName};
 
@@ -22,8 +23,8 @@ pub(crate) struct Relations {
 pub(crate) enum Relation {
     /// An outbox table.
     Outbox(Box<Layout>),
-    /// The table of operators' commands.
-    Command,
+    /// The table of operators' commands, and where it has its columns.
+    Command(CommandLayout),
     /// Any other table of the publication.
     Other,
 }
@@ -77,7 +78,7 @@ impl Relations {
         let relation = if settings.tables.iter().any(is) {
             Relation::Outbox(Box::new(self.layout(message, &settings.columns)))
         } else if settings.command.as_ref().is_some_and(is) {
-            Relation::Command
+            Relation::Command(CommandLayout::of(message))
         } else {
             Relation::Other
         };

@@ -34,7 +34,31 @@ impl Layout {
     }
 }
 
+impl Row<'_> {
+    /// The columns that the table has as a JSON object of strings and nulls, without the payload. What is no
+    /// UTF-8 is shown with replacement characters.
+    pub(crate) fn to_json(self) -> String {
+        let mut object = serde_json::Map::new();
+        let mut add = |cell: &Cell<'_>| {
+            let value = match cell.value {
+                None | Some(Value::Unchanged | Value::Binary(_)) => return,
+                Some(Value::Null) => serde_json::Value::Null,
+                Some(Value::Text(bytes)) => String::from_utf8_lossy(bytes).into(),
+            };
+            object.insert(cell.name.to_owned(), value);
+        };
+        let payload = Cell { name: "", value: None };
+        Row { payload, ..self }.map(&mut add);
+        serde_json::Value::from(object).to_string()
+    }
+}
+
 impl<'a> Cell<'a> {
+    /// The same column with NULL in it.
+    pub(crate) fn emptied(self) -> Cell<'a> {
+        Cell { value: self.value.map(|_| Value::Null), ..self }
+    }
+
     /// The bytes as Postgres prints them, `None` for NULL. The column must be there.
     pub(crate) fn bytes(self) -> Result<Option<&'a [u8]>, Refusal> {
         match self.value {

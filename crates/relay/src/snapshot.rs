@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use crate::hold::HoldCause;
 use crate::ledger::Watermark;
 use crate::message::Broker;
 use crate::reason::Reason;
@@ -18,8 +19,20 @@ pub struct Snapshot {
     pub in_flight_bytes: usize,
     /// Aggregates with something owed.
     pub aggregates: usize,
-    /// Events held: unpaid until somebody acts.
+    /// Events that should be in quarantine, and are not because the relay holds.
     pub held_events: usize,
+    /// Why the relay holds, if it does.
+    pub hold: Option<HoldCause>,
+    /// The last work on the quarantine table was not done.
+    pub quarantine_failing: bool,
+    /// Rows of the quarantine that are parked or released.
+    pub quarantine_events: u64,
+    /// Aggregates whose events go to the quarantine.
+    pub parked_aggregates: usize,
+    /// Routes that do not take events.
+    pub bad_routes: usize,
+    /// What the relay holds of events, of the quarantine and about it, in bytes.
+    pub memory_bytes: usize,
     /// The age of the oldest transaction that owes, since it began to arrive.
     pub oldest: Option<Duration>,
     /// Events confirmed whose transaction has not been reported: after a crash they would be sent again.
@@ -47,6 +60,12 @@ pub struct Counters {
     pub published: u64,
     /// Rejections by reason; each is followed by another try.
     pub retried: BTreeMap<Reason, u64>,
+    /// Events quarantined, by reason.
+    pub quarantined: BTreeMap<Reason, u64>,
+    /// Events paid though no queue took them.
+    pub unrouted: u64,
+    /// Events that were sent again and found in the quarantine.
+    pub stored_before: u64,
     /// Events held, by reason.
     pub held: BTreeMap<Reason, u64>,
     /// What is no event, by kind.
@@ -66,7 +85,9 @@ pub enum Trouble {
     Broker,
     /// The broker is blocked.
     Blocked,
-    /// An event is held.
+    /// The quarantine is out of reach.
+    Quarantine,
+    /// The relay holds.
     Held,
     /// A debt is older than allowed.
     Stalled,
@@ -81,7 +102,8 @@ impl Snapshot {
             (self.draining, Trouble::Draining),
             (self.broker == Broker::Down, Trouble::Broker),
             (self.broker == Broker::Blocked, Trouble::Blocked),
-            (self.held_events > 0, Trouble::Held),
+            (self.quarantine_failing, Trouble::Quarantine),
+            (self.hold.is_some(), Trouble::Held),
             (self.oldest.is_some_and(|age| age > stalled_after), Trouble::Stalled),
             (self.saturated, Trouble::Saturated),
         ];

@@ -5,8 +5,9 @@
 
 use std::collections::BTreeMap;
 
-use crate::aggregate::{AggregateId, Course, Pending};
+use crate::aggregate::{AggregateId, Course};
 use crate::message::WindowId;
+use crate::pending::Pending;
 
 /// One window that was handed out.
 #[derive(Debug)]

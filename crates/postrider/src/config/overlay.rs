@@ -90,7 +90,6 @@ impl Sources {
         config.postgres.password = read_password(config.postgres.password_file.as_deref(), "postgres")?;
         config.rabbitmq.password = read_password(config.rabbitmq.password_file.as_deref(), "rabbitmq")?;
         check::check(&config, &values)?;
-        warnings.extend(without_effect(&values));
         mask(&mut values);
         Ok(Loaded { config, values, warnings })
     }
@@ -121,15 +120,6 @@ fn typed(values: &Values) -> Config {
         }
     }
     Config::deserialize(tables).expect("every value has the form of its key")
-}
-
-/// Keys that are read and that nothing follows yet: said, so that nobody relies on them.
-fn without_effect(values: &Values) -> impl Iterator<Item = String> {
-    let later = |path: &str| path.starts_with("quarantine.") || path == "retry.attempts";
-    let set = values.iter().filter(move |(path, (_, origin))| later(path) && *origin != Origin::Default);
-    set.map(|(path, (_, origin))| {
-        format!("{path} ({origin}) has no effect in this version: an undeliverable event is held")
-    })
 }
 
 /// From here on the values are only shown.

@@ -48,7 +48,7 @@ pub(super) const RETRIED: Metric =
 pub(super) const HELD: Metric = counter(
     "postrider_events_held_total",
     &["reason"],
-    "Events that are neither delivered nor given up: unpaid, their aggregate waits.",
+    "Events that should be in quarantine, and wait because the relay holds (quarantine.burst_events, scope halt).",
 );
 pub(super) const QUARANTINED: Metric = counter(
     "postrider_events_quarantined_total",
@@ -115,7 +115,7 @@ pub(super) const SLOT_SAFE_BYTES: Metric = gauge(
     "How much may still be written before the slot is lost; +Inf without max_slot_wal_keep_size.",
 );
 pub(super) const QUARANTINE_EVENTS: Metric =
-    gauge("postrider_quarantine_events", &[], "Events parked in quarantine that nobody has dealt with.");
+    gauge("postrider_quarantine_events", &[], "Events in quarantine that are parked or being sent.");
 pub(super) const READY: Metric = gauge(
     "postrider_ready",
     &["reason"],

@@ -6,7 +6,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use postrider_relay::{
     Answer, Backoff, Broker, BrokerLimits, Change, Checked, Effect, Frame, Lsn, Mapper, MappingSettings,
-    Message, Now, Position, ProtocolError, Relay, Settings, Verdict, WindowEnd,
+    Message, Now, Position, ProtocolError, QuarantineScope, Relay, Settings, Unrouted, Verdict, WindowEnd,
 };
 
 use crate::corpus::Corpus;
@@ -27,6 +27,11 @@ fn settings(corpus: &Corpus) -> Settings {
         in_flight_events: 1 << 20,
         in_flight_bytes: 1 << 30,
         events_per_second: 0,
+        slot: "postrider".to_owned(),
+        attempts: 12,
+        scope: QuarantineScope::Key,
+        unrouted: Unrouted::Key,
+        burst_events: 0,
         backoff: Backoff { first: Duration::from_millis(100), max: Duration::from_secs(30), jitter: 0.2 },
         report_every: Duration::from_secs(1),
         seed: 0,
@@ -84,6 +89,8 @@ fn map(corpus: &Corpus, input: &[Step], seen: &mut BTreeSet<String>) {
                 "event".to_owned()
             }
             Ok(Change::Refused(refused)) => format!("refused: {}", refused.reason),
+            Ok(Change::Command(command)) => format!("command: {}", command.verb.as_str()),
+            Ok(Change::BadCommand(_)) => "no command".to_owned(),
             Ok(Change::Ignored(ignored)) => format!("ignored: {}", ignored.as_str()),
             Ok(Change::Description) => "description".to_owned(),
             Err(error) => format!("unreadable: {} expected", error.what),

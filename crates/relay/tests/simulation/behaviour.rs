@@ -3,11 +3,12 @@
 use std::time::Duration;
 
 use postrider_relay::{
-    Answer, Broker, BrokerLimits, Checked, Effect, Frame, Lsn, Notice, Now, Reason, Relay, Settings, Trouble,
-    Verdict, Window, WindowEnd,
+    Answer, Broker, BrokerLimits, Checked, Effect, Frame, HoldCause, Lsn, Notice, Now, Position,
+    QuarantineScope, Reason, Relay, Settings, Trouble, Unrouted, Verdict, Window, WindowEnd,
 };
 
-use crate::wal::{Event, Wal, Walsender, event};
+use crate::table::Table;
+use crate::wal::{Command, Event, Wal, Walsender, event, route};
 use crate::world::settings;
 
 struct Scene {
@@ -18,6 +19,7 @@ struct Scene {
     notices: Vec<Notice>,
     reported: Option<Lsn>,
     left: bool,
+    table: Table,
 }
 
 impl Scene {
@@ -32,7 +34,9 @@ impl Scene {
         let now = Duration::from_secs(1);
         relay.session(Now { mono: now, unix_us: 0 });
         relay.broker(Now { mono: now, unix_us: 0 }, READY);
-        Self { relay, now, wal, walsender, notices, reported, left }
+        let mut scene = Self { relay, now, wal, walsender, notices, reported, left, table: Table::default() };
+        scene.windows();
+        scene
     }
 
     fn now(&self) -> Now {
@@ -50,6 +54,12 @@ impl Scene {
         self.wal.commit(vec![Some(Event { aggregate, seq, poison: false })]);
     }
 
+    /// An operator asks for these rows.
+    fn request(&mut self, verb: &'static str, positions: &[Position]) {
+        self.wal.commit_with(Vec::new(), Some(Command::new(1, verb, positions)));
+        self.stream();
+    }
+
     fn stream(&mut self) {
         while let Some(frame) = self.walsender.next(&self.wal) {
             self.relay.ingest(self.now(), frame).unwrap();
@@ -65,6 +75,10 @@ impl Scene {
                 Effect::Check(id) => self.relay.checked(self.now(), id, Checked::Sound),
                 Effect::Report(watermark) => self.reported = Some(watermark.lsn()),
                 Effect::Notice(notice) => self.notices.push(notice),
+                Effect::Quarantine(id, work) => {
+                    let done = self.table.perform(&work, Lsn(0));
+                    self.relay.quarantined(self.now(), id, Some(done));
+                }
                 Effect::Delivered(_) => {}
                 Effect::LeavePostgres => self.left = true,
             }
@@ -112,31 +126,185 @@ fn one_unroutable_event_holds_the_slot_and_nothing_else() {
     scene.commit(0, 1);
     scene.settle(|_| Verdict::Confirmed);
     let before = scene.wal.transactions[0].end_lsn;
-    scene.commit(5000, 1);
+    scene.commit(5001, 1);
     for aggregate in 1..=1000 {
-        scene.commit(aggregate, 1);
+        scene.commit(aggregate * 5, 1);
     }
-    let unroutable = |event: Event| if event.aggregate == 5000 { RETURNED } else { Verdict::Confirmed };
-    for _ in 0..50 {
+    for _ in 0..11 {
         scene.settle(unroutable);
-        scene.later(Duration::from_secs(10));
+        scene.later(Duration::from_secs(36));
     }
     let snapshot = scene.relay.snapshot(scene.now());
     assert_eq!(snapshot.counters.published, 1001);
-    assert_eq!((snapshot.in_flight_events, snapshot.held_events), (1, 1));
-    assert_eq!(snapshot.trouble(Duration::MAX), Some(Trouble::Held));
+    assert_eq!((snapshot.in_flight_events, snapshot.bad_routes), (1, 1));
     assert_eq!(snapshot.unreported_events, 1000);
     let reported = scene.reported.unwrap();
     assert!(before <= reported && reported < scene.wal.transactions[1].commit_lsn, "{reported}");
-    assert_eq!(scene.notices.len(), 1, "it is told once: {:?}", scene.notices);
+    assert!(matches!(scene.notices[..], [Notice::BadRoute { settled: false, .. }]), "{:?}", scene.notices);
 
-    scene.later(Duration::from_secs(40));
-    scene.settle(|_| Verdict::Confirmed);
+    assert_eq!(scene.settle(unroutable).len(), 1, "the last attempt");
     scene.later(Duration::from_secs(1));
-    scene.settle(|_| Verdict::Confirmed);
+    scene.settle(unroutable);
     assert_eq!(scene.reported, scene.wal.transactions.last().map(|last| last.end_lsn));
-    assert!(matches!(scene.notices[1], Notice::Released { .. }));
-    assert_eq!(scene.relay.snapshot(scene.now()).held_events, 0);
+    let told = &scene.notices[1..];
+    let quarantined = matches!(
+        told,
+        [Notice::BadRoute { settled: true, .. }, Notice::Quarantined { reason: Reason::Unrouted, .. }]
+    );
+    assert!(quarantined, "{told:?}");
+}
+
+fn unroutable(event: Event) -> Verdict {
+    if route(event) == 1 { RETURNED } else { Verdict::Confirmed }
+}
+
+/// Events of route 1 are returned until none is tried any more.
+fn settle_route_1(scene: &mut Scene) {
+    scene.commit(1, 1);
+    for _ in 0..12 {
+        scene.settle(unroutable);
+        scene.later(Duration::from_secs(36));
+    }
+    assert_eq!(scene.table.rows.len(), 1);
+}
+
+#[test]
+fn a_route_that_was_given_up_is_probed_by_one_event_in_a_while() {
+    let mut scene = Scene::new(|_| {});
+    settle_route_1(&mut scene);
+    scene.commit(6, 1);
+    assert_eq!(scene.settle(unroutable).len(), 1, "the probe is due");
+    assert_eq!(scene.table.rows.len(), 2, "one attempt, for its route is given up");
+    for aggregate in 2..12 {
+        scene.commit(1 + aggregate * 5, 1);
+    }
+    assert_eq!(scene.settle(unroutable), [], "none is sent");
+    assert_eq!(scene.table.rows.len(), 12);
+    scene.later(Duration::from_secs(40));
+    scene.commit(101, 1);
+    scene.commit(106, 1);
+    assert_eq!(scene.settle(|_| Verdict::Confirmed).len(), 2, "the probe, and who waited for it");
+    assert_eq!(scene.relay.snapshot(scene.now()).bad_routes, 0);
+}
+
+#[test]
+fn a_route_without_confirms_takes_one_lane_at_a_time() {
+    let mut scene = Scene::new(|_| {});
+    scene.commit(1, 1);
+    let stalled = scene.windows().remove(0);
+    scene.answer(&stalled, |_| Verdict::Unanswered, WindowEnd::Stalled);
+    for aggregate in 1..50 {
+        scene.commit(1 + aggregate * 5, 1);
+        scene.commit(aggregate * 5, 1);
+    }
+    assert_eq!(scene.settle(|_| Verdict::Confirmed).len(), 49, "those of the other route");
+    scene.answer(&stalled, |_| Verdict::Unanswered, WindowEnd::Overdue);
+    assert!(scene.windows().is_empty());
+    scene.later(Duration::from_millis(130));
+    let probe = scene.windows();
+    assert_eq!(probe.iter().map(events).collect::<Vec<_>>(), [[(1, 1)]], "the one that has waited");
+    scene.answer(&probe[0], |_| Verdict::Unanswered, WindowEnd::Stalled);
+    assert!(scene.windows().is_empty());
+    scene.answer(&probe[0], |_| Verdict::Confirmed, WindowEnd::Complete);
+    assert_eq!(scene.settle(|_| Verdict::Confirmed).len(), 49, "everybody else");
+    assert_eq!(scene.relay.snapshot(scene.now()).counters.retried[&Reason::Unconfirmed], 1);
+}
+
+#[test]
+fn a_burst_of_undeliverable_events_is_held_until_one_is_delivered() {
+    let mut scene = Scene::new(|settings| (settings.burst_events, settings.attempts) = (5, 1));
+    for aggregate in 0..20 {
+        scene.commit(aggregate * 5 + 1, 1);
+        scene.settle(unroutable);
+    }
+    let snapshot = scene.relay.snapshot(scene.now());
+    assert_eq!((scene.table.rows.len(), snapshot.in_flight_events), (5, 15));
+    assert_eq!(snapshot.trouble(Duration::MAX), Some(Trouble::Held));
+    assert_eq!(snapshot.hold, Some(HoldCause::Burst));
+    assert!(scene.relay.accepting(), "it reads on");
+    scene.later(Duration::from_secs(40));
+    assert_eq!(scene.settle(unroutable).len(), 1, "one is tried");
+    assert_eq!(scene.table.rows.len(), 5, "and not stored");
+    scene.later(Duration::from_secs(40));
+    assert_eq!(scene.settle(|_| Verdict::Confirmed).len(), 15, "the first success resumes");
+    let snapshot = scene.relay.snapshot(scene.now());
+    assert_eq!((snapshot.hold, snapshot.in_flight_events, snapshot.trouble(Duration::MAX)), (None, 0, None));
+}
+
+#[test]
+fn a_success_between_is_no_burst() {
+    let mut scene = Scene::new(|settings| (settings.burst_events, settings.attempts) = (5, 1));
+    for aggregate in 0..20 {
+        scene.commit(aggregate * 5 + 1, 1);
+        scene.commit(aggregate * 5, 1);
+        scene.settle(unroutable);
+    }
+    assert_eq!(scene.table.rows.len(), 20);
+}
+
+#[test]
+fn a_relay_that_halts_stores_nothing_and_goes_on_where_it_stopped() {
+    let mut scene = Scene::new(|settings| (settings.scope, settings.attempts) = (QuarantineScope::Halt, 1));
+    scene.commit(1, 1);
+    scene.settle(unroutable);
+    for aggregate in 0..20 {
+        scene.commit(aggregate * 5, 1);
+    }
+    assert_eq!(scene.settle(unroutable), [], "nothing fresh goes out");
+    let snapshot = scene.relay.snapshot(scene.now());
+    assert_eq!((snapshot.hold, scene.table.rows.len()), (Some(HoldCause::Halt), 0));
+    scene.later(Duration::from_secs(40));
+    assert_eq!(scene.settle(|_| Verdict::Confirmed).len(), 21);
+    assert_eq!(scene.relay.snapshot(scene.now()).hold, None);
+}
+
+#[test]
+fn an_accepted_event_is_paid_and_its_route_is_tried_by_each() {
+    let mut scene = Scene::new(|settings| (settings.unrouted, settings.attempts) = (Unrouted::Accept, 2));
+    scene.commit(1, 1);
+    scene.settle(unroutable);
+    scene.later(Duration::from_secs(1));
+    scene.settle(unroutable);
+    for aggregate in 1..10 {
+        scene.commit(aggregate * 5 + 1, 1);
+    }
+    assert_eq!(scene.settle(unroutable).len(), 9, "each goes out, in case a queue is bound by now");
+    let snapshot = scene.relay.snapshot(scene.now());
+    assert_eq!((snapshot.counters.unrouted, snapshot.in_flight_events), (10, 0));
+    assert_eq!((snapshot.counters.published, scene.table.rows.len()), (0, 0));
+}
+
+#[test]
+fn later_events_of_a_poisonous_one_are_parked_and_come_back_in_order() {
+    let mut scene = Scene::new(|_| {});
+    scene.commit(7, 1);
+    scene.wal.commit(vec![Some(Event { aggregate: 7, seq: 2, poison: true })]);
+    scene.commit(7, 3);
+    scene.commit(8, 1);
+    let sent = scene.settle(|_| Verdict::Confirmed);
+    assert_eq!(sent.len(), 2, "{sent:?}");
+    scene.commit(7, 4);
+    assert_eq!(scene.settle(|_| Verdict::Confirmed), []);
+    let parked = |scene: &Scene| -> Vec<u32> {
+        scene.table.rows.values().filter(|row| row.is_undelivered()).map(|row| row.event.seq).collect()
+    };
+    assert_eq!(parked(&scene), [2, 3, 4]);
+    let positions: Vec<_> = scene.table.rows.keys().copied().collect();
+    scene.request("retry", &positions);
+    assert_eq!(scene.settle(|_| Verdict::Confirmed), [], "2 cannot be sent as it is");
+    assert!(scene.notices.iter().any(|notice| matches!(notice, Notice::PutBack { .. })));
+    scene.request("discard", &positions[..1]);
+    scene.request("retry", &positions[1..2]);
+    let released = scene.windows();
+    assert_eq!(released.iter().map(events).collect::<Vec<_>>(), [[(7, 3)]]);
+    scene.commit(7, 5);
+    assert!(scene.windows().is_empty(), "5 goes to the table while 3 and 4 are on their way");
+    scene.answer(&released[0], |_| Verdict::Confirmed, WindowEnd::Complete);
+    let sent: Vec<_> = scene.settle(|_| Verdict::Confirmed).iter().map(|event| event.seq).collect();
+    assert_eq!((sent, parked(&scene)), (vec![4, 5], vec![]));
+    scene.commit(7, 6);
+    assert_eq!(scene.settle(|_| Verdict::Confirmed).len(), 1);
+    assert_eq!(scene.table.rows.len(), 4, "6 went as any other");
 }
 
 #[test]
@@ -162,8 +330,11 @@ fn the_event_that_closes_the_channel_names_itself() {
         }
     }
     assert_eq!(published.len(), 38, "everything but aggregate 7: {published:?}");
-    let held: Vec<_> = scene.notices.iter().filter(|notice| matches!(notice, Notice::Held { .. })).collect();
-    let [Notice::Held { position, reason: Reason::ChannelClosed, .. }] = held[..] else { panic!("{held:?}") };
+    let [Notice::Quarantined { position, reason: Reason::ChannelClosed, followers: 1, .. }] =
+        &scene.notices[..]
+    else {
+        panic!("{:?}", scene.notices)
+    };
     let culprit = scene.wal.transactions.iter().find(|transaction| {
         transaction.rows.iter().flatten().any(|event| (event.aggregate, event.seq) == (7, 1))
     });
@@ -197,7 +368,7 @@ fn an_event_that_closes_connections_is_given_up_and_the_others_flow() {
         }
     }
     assert_eq!(published.len(), 19, "{published:?}");
-    assert_eq!(scene.relay.snapshot(scene.now()).counters.held[&Reason::ConnectionClosed], 1);
+    assert_eq!(scene.relay.snapshot(scene.now()).counters.quarantined[&Reason::ConnectionClosed], 1);
 }
 
 #[test]
@@ -246,7 +417,7 @@ fn headers_over_the_frame_are_found_before_they_are_published() {
     scene.relay.broker(scene.now(), Broker::Ready(BrokerLimits { frame_max: 50 }));
     scene.commit(1, 1);
     assert!(scene.windows().is_empty());
-    assert!(matches!(scene.notices[..], [Notice::Held { reason: Reason::HeaderTooLarge, .. }]));
+    assert!(matches!(scene.notices[..], [Notice::Quarantined { reason: Reason::HeaderTooLarge, .. }]));
 }
 
 #[test]

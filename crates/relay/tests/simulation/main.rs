@@ -4,6 +4,7 @@
 //! `SIMULATION_SEEDS=n` runs another number of worlds.
 
 mod behaviour;
+mod table;
 mod wal;
 mod world;
 

@@ -1,7 +1,7 @@
 //! The Postgres of the simulation: a log of transactions, a slot, and a walsender.
 
 use bytes::{BufMut, Bytes, BytesMut};
-use postrider_relay::{Frame, Lsn};
+use postrider_relay::{Frame, Lsn, Position};
 
 /// One event: the `seq`th of its aggregate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -18,8 +18,27 @@ pub(crate) struct Transaction {
     pub(crate) end_lsn: Lsn,
     /// `None` is a row of another kind: an UPDATE, or an INSERT into another table.
     pub(crate) rows: Vec<Option<Event>>,
+    /// Behind its rows, an operator's request.
+    pub(crate) command: Option<Command>,
     /// Committed while the publication did not cover the table: the server skips it.
     pub(crate) skipped: bool,
+}
+
+/// A row of the table of commands.
+#[derive(Clone, Debug)]
+pub(crate) struct Command {
+    pub(crate) id: u32,
+    pub(crate) verb: &'static str,
+    pub(crate) argument: String,
+}
+
+impl Command {
+    /// Asks for these rows.
+    pub(crate) fn new(id: u32, verb: &'static str, positions: &[Position]) -> Self {
+        let positions: Vec<_> = positions.iter().map(|at| format!("\"{at}\"")).collect();
+        let argument = format!("{{\"slot\": \"postrider\", \"positions\": [{}]}}", positions.join(", "));
+        Self { id, verb, argument }
+    }
 }
 
 /// The log and the slot on it.
@@ -45,6 +64,10 @@ impl Wal {
     }
 
     pub(crate) fn commit(&mut self, rows: Vec<Option<Event>>) {
+        self.commit_with(rows, None);
+    }
+
+    pub(crate) fn commit_with(&mut self, rows: Vec<Option<Event>>, command: Option<Command>) {
         self.end += 50;
         let commit_lsn = Lsn(self.end);
         self.end += 8;
@@ -52,8 +75,16 @@ impl Wal {
             commit_lsn,
             end_lsn: Lsn(self.end),
             rows,
+            command,
             skipped: !self.covered,
         });
+    }
+
+    /// The event at this position, without its poison.
+    pub(crate) fn event_at(&self, position: Position) -> Option<Event> {
+        let transaction = self.transactions.iter().find(|one| one.commit_lsn == position.commit_lsn)?;
+        let event = transaction.rows.get(position.index as usize)?.as_ref()?;
+        Some(Event { poison: false, ..*event })
     }
 
     /// Which transactions a session that starts now is sent.
@@ -69,11 +100,12 @@ pub(crate) struct Walsender {
     /// 0: its begin is next; n: its row n - 1; behind the last row: its commit.
     step: usize,
     described: bool,
+    commands: bool,
 }
 
 impl Walsender {
     pub(crate) fn start(wal: &Wal) -> Self {
-        Self { transaction: wal.first_unreported(), step: 0, described: false }
+        Self { transaction: wal.first_unreported(), step: 0, described: false, commands: false }
     }
 
     pub(crate) fn inside(&self) -> bool {
@@ -100,6 +132,16 @@ impl Walsender {
         if step == 0 {
             return Some(Frame::Begin { commit_lsn: transaction.commit_lsn, committed_us: 0 });
         }
+        if let Some(command) = transaction.command.as_ref().filter(|_| step > transaction.rows.len()) {
+            if !self.commands {
+                self.commands = true;
+                self.step = step;
+                return Some(Frame::Change(relation(COMMANDS, "command", &COMMAND_COLUMNS)));
+            }
+            if step == transaction.rows.len() + 1 {
+                return Some(Frame::Change(request(command)));
+            }
+        }
         if step > transaction.rows.len() {
             self.transaction += 1;
             self.step = 0;
@@ -109,7 +151,7 @@ impl Walsender {
         if !self.described {
             self.described = true;
             self.step = step;
-            return Some(Frame::Change(relation()));
+            return Some(Frame::Change(relation(TABLE, "outbox", &COLUMNS)));
         }
         Some(Frame::Change(match transaction.rows[step - 1] {
             Some(event) => insert(event),
@@ -119,6 +161,9 @@ impl Walsender {
 }
 
 const TABLE: u32 = 7;
+const COMMANDS: u32 = 8;
+const COMMAND_COLUMNS: [(&str, u32); 4] =
+    [("id", 20), ("verb", 25), ("argument", 3802), ("requested_by", 25)];
 const COLUMNS: [(&str, u32); 6] = [
     ("id", 2950),
     ("aggregate_type", 25),
@@ -129,17 +174,19 @@ const COLUMNS: [(&str, u32); 6] = [
 ];
 
 /// A relation message of pgoutput (PostgreSQL manual, "Logical Replication Message Formats").
-fn relation() -> Bytes {
+fn relation(id: u32, table: &str, columns: &[(&str, u32)]) -> Bytes {
     let mut frame = BytesMut::new();
     frame.put_u8(b'R');
-    frame.put_u32(TABLE);
-    frame.put_slice(b"postrider\0outbox\0d");
-    frame.put_u16(u16::try_from(COLUMNS.len()).unwrap());
-    for (name, kind) in COLUMNS {
+    frame.put_u32(id);
+    frame.put_slice(b"postrider\0");
+    frame.put_slice(table.as_bytes());
+    frame.put_slice(b"\0d");
+    frame.put_u16(u16::try_from(columns.len()).unwrap());
+    for (name, kind) in columns {
         frame.put_u8(0);
         frame.put_slice(name.as_bytes());
         frame.put_u8(0);
-        frame.put_u32(kind);
+        frame.put_u32(*kind);
         frame.put_i32(-1);
     }
     frame.freeze()
@@ -152,13 +199,23 @@ fn insert(event: Event) -> Bytes {
         Some(id.clone()),
         Some("order".to_owned()),
         Some(aggregate.to_string()),
-        (!poison).then(|| "placed".to_owned()),
+        (!poison).then(|| format!("placed{}", route(event))),
         Some(format!("{{\"seq\":{seq}}}")),
         Some(seq.to_string()),
     ];
+    row(TABLE, &columns)
+}
+
+fn request(command: &Command) -> Bytes {
+    let Command { id, verb, argument } = command;
+    let columns = [id.to_string(), (*verb).to_owned(), argument.clone(), "operator".to_owned()];
+    row(COMMANDS, &columns.map(Some))
+}
+
+fn row(relation: u32, columns: &[Option<String>]) -> Bytes {
     let mut frame = BytesMut::new();
     frame.put_u8(b'I');
-    frame.put_u32(TABLE);
+    frame.put_u32(relation);
     frame.put_u8(b'N');
     frame.put_u16(u16::try_from(columns.len()).unwrap());
     for column in columns {
@@ -171,6 +228,13 @@ fn insert(event: Event) -> Bytes {
         frame.put_slice(text.as_bytes());
     }
     frame.freeze()
+}
+
+/// Several aggregates share a route.
+pub(crate) const ROUTES: u32 = 5;
+
+pub(crate) fn route(event: Event) -> u32 {
+    event.aggregate % ROUTES
 }
 
 /// The event that `message_id` names.

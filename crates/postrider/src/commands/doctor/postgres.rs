@@ -111,7 +111,8 @@ mod tests {
         let mut answer = json!({
             "database": "shop", "in_recovery": false, "wal_level": "logical", "wal_lsn": "0/2000",
             "wal_sender_timeout_s": 60.0, "system_identifier": "7", "timeline": 1, "stats_epoch": null,
-            "schema": true,
+            "schema": true, "role": "postrider_relay",
+            "quarantine": { "granted": true },
             "slot": {
                 "plugin": "pgoutput", "database": "shop", "temporary": false, "active_pid": null,
                 "restart_lsn": "0/1000", "confirmed_flush_lsn": "0/1000", "wal_status": "reserved",
