@@ -22,7 +22,7 @@ use tokio::time::timeout;
 use tokio_postgres::types::{PgLsn, ToSql, Type};
 use tokio_postgres::{Client, Row, SimpleQueryMessage};
 
-use crate::admin::{Admin, LOOK_LIMIT};
+use crate::admin::Admin;
 use crate::error::{Error, SESSION_OVER};
 use crate::failure::{self, Doing, chain};
 use crate::server::Server;
@@ -48,6 +48,13 @@ impl Quarantine {
         walsender_pid: i32,
     ) -> Result<Quarantine, Error> {
         let admin = Admin::connect(server).await?;
+        // What we have given up, or cannot hear the end of, must not go on and hold the lock. Not every
+        // platform has them.
+        for vigilance in ["set client_connection_check_interval = '1s'", "set tcp_user_timeout = '30s'"] {
+            if let Err(e) = admin.batch("watch the connection", Doing::Relay, vigilance).await {
+                tracing::debug!("failed to {e}");
+            }
+        }
         Ok(Quarantine { admin, slot: subject.slot().to_owned(), walsender_pid, clean: true })
     }
 
@@ -55,8 +62,8 @@ impl Quarantine {
     ///
     /// Doing it again does no harm, and finds the same aggregates released or free. Fails with
     /// [`Error::is_session_over`], and has written nothing, when the slot is no longer ours; stops where the
-    /// table or a right is missing. Limits: 5 s for [`Work::Positions`] and [`Work::Delivered`], 30 s for
-    /// [`Work::Store`] and [`Work::Page`], 60 s for the others, waiting for an earlier session included.
+    /// table or a right is missing. Limits: ten minutes for what may concern every row ([`Work::Open`],
+    /// [`Work::Release`], [`Work::Discard`], [`Work::PutBack`]), 30 s for the rest.
     pub async fn perform(&mut self, work: &Work) -> Result<Done, Error> {
         let (what, limit) = name_and_limit(work);
         if !self.clean {
@@ -96,7 +103,7 @@ impl Quarantine {
 
     /// Begins, takes the lock, and sees that the slot is ours: one round trip.
     async fn begin(&self, what: &'static str, limit: Duration) -> Result<Transaction<'_>, Error> {
-        let (slot, limit_ms) = (literal(&self.slot), limit.as_millis());
+        let (slot, limit_ms, idle_ms) = (literal(&self.slot), limit.as_millis(), SOME.as_millis());
         // The server's limits end what we have given up, and a transaction whose client froze: until then
         // nobody else gets the lock.
         let begin = format!(
@@ -104,7 +111,7 @@ impl Quarantine {
              set local synchronous_commit = on;
              set local statement_timeout = {limit_ms};
              set local lock_timeout = {limit_ms};
-             set local idle_in_transaction_session_timeout = {limit_ms};
+             set local idle_in_transaction_session_timeout = {idle_ms};
              select slot from postrider.relay where slot = {slot} for update;
              select active_pid, confirmed_flush_lsn from pg_replication_slots where slot_name = {slot}"
         );
@@ -142,18 +149,23 @@ impl Quarantine {
     }
 }
 
+/// What is asked of some rows.
+const SOME: Duration = Duration::from_secs(30);
+
+/// What may be asked of every row. A release that can never end would be read again for ever; a million rows
+/// took 40 s on a small machine.
+const ALL: Duration = Duration::from_secs(600);
+
 /// For the words of errors, and how long it may take.
 fn name_and_limit(work: &Work) -> (&'static str, Duration) {
-    const ROWS: Duration = Duration::from_secs(30);
-    const ALL: Duration = Duration::from_secs(60);
     match work {
         Work::Open { .. } => ("open the quarantine", ALL),
-        Work::Positions { .. } => ("read on in the quarantine", LOOK_LIMIT),
-        Work::Store(_) => ("store in the quarantine", ROWS),
+        Work::Positions { .. } => ("read on in the quarantine", SOME),
+        Work::Store(_) => ("store in the quarantine", SOME),
         Work::Release(_) => ("release from the quarantine", ALL),
         Work::Discard(_) => ("discard from the quarantine", ALL),
-        Work::Page { .. } => ("read what is released from the quarantine", ROWS),
-        Work::Delivered(_) => ("mark what is delivered from the quarantine", LOOK_LIMIT),
+        Work::Page { .. } => ("read what is released from the quarantine", SOME),
+        Work::Delivered(_) => ("mark what is delivered from the quarantine", SOME),
         Work::PutBack(_) => ("put back into the quarantine", ALL),
     }
 }

@@ -8,10 +8,11 @@ use super::{Transaction, key, position};
 use crate::error::Error;
 
 /// Aggregates with rows of scope `key` that are undelivered, each with the lowest of them. One way through the
-/// index, whatever the statistics say: a join is slow where they are missing.
+/// index, or one sort, whatever the statistics say: a join is slow where they are missing.
 const PARKED: &str = "
 select distinct on (aggregate_key) aggregate_key, commit_lsn, index,
-  bool_or(state = 'released') over (partition by aggregate_key)
+  bool_or(state = 'released') over (partition by aggregate_key order by commit_lsn, index
+    rows between unbounded preceding and unbounded following)
 from postrider.quarantine
 where slot = $1 and state in ('parked', 'released') and scope = 'key' and aggregate_key is not null
 order by aggregate_key, commit_lsn, index";

@@ -4,8 +4,10 @@ use anyhow::{Context as _, Result};
 use postrider_postgres::{Error, Quarantine, Reason, SlotStream};
 use postrider_relay::quarantine::{Done, PutBack, Work};
 
+use testenv::{Sql, eventually};
+
 use super::{Ward, row};
-use crate::rig::{LIMIT, Rig, stopped};
+use crate::rig::{LIMIT, Rig, shared, socket_url, stopped};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn who_has_lost_the_slot_writes_nothing() -> Result<()> {
@@ -66,30 +68,53 @@ async fn whole(rig: &Rig) -> Result<String> {
     Ok(rig.sql.query_one(rows, &[]).await?.get(0))
 }
 
+/// Another connection to the database, in a transaction that holds a lock.
+async fn blocker(database: &str, lock: &str) -> Result<Sql> {
+    let blocker = Sql::connect(&socket_url(shared().await?, "postgres", database)).await?;
+    blocker.batch_execute(&format!("begin; {lock}")).await?;
+    Ok(blocker)
+}
+
+/// Until so many wait for a lock.
+async fn waiting(rig: &Rig, count: i64) -> Result<()> {
+    let waiting = "select count(*) from pg_stat_activity
+                   where datname = current_database() and wait_event_type = 'Lock'";
+    eventually("somebody to wait for a lock", LIMIT, async || {
+        let found: i64 = rig.sql.query_one(waiting, &[]).await?.get(0);
+        Ok((found == count).then_some(()))
+    })
+    .await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_loses_the_slot_while_it_waits_writes_nothing() -> Result<()> {
+    let mut ward = Ward::ready("quarantine_late").await?;
+    let blocker = blocker("quarantine_late", "select from postrider.relay for update").await?;
+    let store = Work::Store(vec![ward.row(1, "a")]);
+    let Ward { rig, stream, quarantine, .. } = &mut ward;
+    let losing = async {
+        waiting(rig, 1).await?;
+        rig.execute(&format!("select pg_terminate_backend({})", stream.walsender_pid())).await?;
+        rig.slot_is_free().await?;
+        blocker.batch_execute("commit").await.context("let the store go on")
+    };
+    let (stored, lost) = tokio::join!(quarantine.perform(&store), losing);
+    lost?;
+    let error = stored.expect_err("the slot was lost before the lock was there");
+    assert!(error.is_session_over(), "{error}");
+    assert_eq!(ward.states().await?, "");
+    Ok(())
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_session_opens_behind_what_the_one_before_is_writing() -> Result<()> {
     let mut ward = Ward::ready("quarantine_handover").await?;
     let store = Work::Store(vec![ward.row(1, "a")]);
-    let blocker = testenv::Sql::connect(&crate::rig::socket_url(
-        crate::rig::shared().await?,
-        "postgres",
-        "quarantine_handover",
-    ))
-    .await?;
     // The store gets as far as its insert.
-    blocker.batch_execute("begin; lock table postrider.quarantine in share mode").await?;
+    let blocker = blocker("quarantine_handover", "lock table postrider.quarantine in share mode").await?;
     let Ward { rig, stream, quarantine, .. } = &mut ward;
-    let waiting = async |what: &str, count: i64| {
-        testenv::eventually(what, LIMIT, async || {
-            let waiting = "select count(*) from pg_stat_activity where datname = current_database()
-                             and wait_event_type = 'Lock'";
-            let found: i64 = rig.sql.query_one(waiting, &[]).await?.get(0);
-            Ok((found == count).then_some(()))
-        })
-        .await
-    };
     let handover = async {
-        waiting("the store to wait", 1).await?;
+        waiting(rig, 1).await?;
         let (pid, subject) = (stream.walsender_pid(), &rig.subject);
         rig.execute(&format!("select pg_terminate_backend({pid})")).await?;
         rig.slot_is_free().await?;
@@ -97,7 +122,7 @@ async fn a_session_opens_behind_what_the_one_before_is_writing() -> Result<()> {
         let mut successor = Quarantine::connect(&rig.server(), subject, next.walsender_pid()).await?;
         let open = Work::Open { positions: 10 };
         let end = async {
-            waiting("the opening to wait", 2).await?;
+            waiting(rig, 2).await?;
             blocker.batch_execute("commit").await.context("let the store go on")
         };
         let (opened, ended) = tokio::join!(successor.perform(&open), end);
@@ -109,6 +134,29 @@ async fn a_session_opens_behind_what_the_one_before_is_writing() -> Result<()> {
     let opened = opened?;
     let Done::Opened { undelivered: 1, page, .. } = &opened else { panic!("{opened:?}") };
     assert_eq!(page.positions, [super::at(ward.start + 1)]);
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn work_that_was_given_up_holds_up_nobody() -> Result<()> {
+    let mut ward = Ward::ready("quarantine_given_up").await?;
+    let blocker = blocker("quarantine_given_up", "lock table postrider.quarantine in share mode").await?;
+    let store = Work::Store(vec![ward.row(1, "a")]);
+    // It would wait as long as the blocker does.
+    tokio::select! {
+        // An end of the store is worth more than that nobody waits.
+        biased;
+        stored = ward.quarantine.perform(&store) => panic!("nothing waited: {stored:?}"),
+        stuck = waiting(&ward.rig, 1) => stuck?,
+    }
+    // A transaction is left open on it.
+    let again = ward.quarantine.perform(&Work::Open { positions: 1 }).await;
+    assert!(matches!(again, Err(Error::Outage(_))), "{again:?}");
+    ward.quarantine = connect(&ward.rig, &ward.stream).await?;
+    let (_, undelivered, _, _) = ward.open(1).await?;
+    assert_eq!(undelivered, 0);
+    blocker.batch_execute("commit").await?;
+    assert_eq!(ward.store(vec![ward.row(1, "a")]).await?, 1);
     Ok(())
 }
 
