@@ -240,6 +240,23 @@ impl Postgres {
         .await
     }
 
+    /// Kills one of the server's own processes: the postmaster ends all the others and goes through recovery by itself.
+    /// Returns when the server answers again.
+    pub async fn crash(&self) -> Result<()> {
+        let checkpointer = async || -> Result<i32> {
+            let query = "select pid from pg_stat_activity where backend_type = 'checkpointer'";
+            let row = self.connect("postgres").await?.query_one(query, &[]).await;
+            Ok(row.context("find the checkpointer")?.get(0))
+        };
+        let pid = checkpointer().await?;
+        kill(Pid::from_raw(pid), Signal::SIGKILL).context("kill the checkpointer")?;
+        eventually("Postgres to recover from its crash", BOOT_LIMIT, async || {
+            // While it recovers it refuses.
+            Ok(checkpointer().await.ok().filter(|other| *other != pid).map(drop))
+        })
+        .await
+    }
+
     fn socket(&self, database: &str) -> String {
         let (folder, port) = (self.socket_folder().display(), self.port());
         format!("host='{folder}' port={port} user='{SUPERUSER}' dbname='{database}'")

@@ -17,6 +17,7 @@ use testenv::writer::{Load, Writer};
 use tokio::time::{MissedTickBehavior, interval, sleep};
 
 use progress::{Latencies, Screen};
+pub(crate) use stage::build;
 use stage::{SLOT, Stage};
 
 const LIMIT: Duration = Duration::from_secs(60);
@@ -44,7 +45,7 @@ pub(crate) struct Arguments {
 
 pub(crate) async fn run(root: &Path, arguments: Arguments) -> Result<()> {
     let servers = crate::install::servers(arguments.yes)?;
-    let binary = stage::build(root)?;
+    let binary = build(root)?;
     let stage = Stage::set(root, &binary, servers).await?;
     let sql = stage.admin().await?;
     let consumer = Consumer::start(&stage.queue).await?;

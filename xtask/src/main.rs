@@ -1,6 +1,7 @@
 //! Development commands, run as `cargo xtask NAME`. They know the binary only as a program.
 
 mod bench;
+mod chaos;
 mod corpus;
 mod demo;
 mod fuzz;
@@ -49,6 +50,8 @@ enum Task {
     },
     /// Records anew what a real Postgres sends, for the decoder's tests
     Corpus,
+    /// Breaks servers, links and relays at random for minutes, and judges what was delivered
+    Chaos(chaos::Arguments),
     /// Gives damaged recordings of a real Postgres to the decoder and the whole relay
     Fuzz(fuzz::Arguments),
     /// Measures the relay beside Postgres' own reader and a bare publisher, in the release profile
@@ -78,6 +81,7 @@ fn run(task: Task) -> Result<()> {
         Task::Slot { arguments } => slot::run(&arguments),
         Task::Mutants { only } => mutants::run(&root, only.as_deref()),
         Task::Corpus => wait(corpus::record()),
+        Task::Chaos(arguments) => wait(chaos::run(&root, arguments)),
         Task::Fuzz(arguments) => fuzz::run(&root, &arguments),
         Task::Bench(arguments) => {
             bench::build(&root)?;

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use amqprs::channel::{
     BasicGetArguments, ExchangeDeclareArguments, ExchangeType, QueueBindArguments, QueueDeclareArguments,
-    QueueDeleteArguments, QueuePurgeArguments,
+    QueueDeleteArguments, QueuePurgeArguments, QueueUnbindArguments,
 };
 use amqprs::{FieldTable, FieldValue};
 use anyhow::{Context as _, Result};
@@ -73,6 +73,14 @@ impl Queue {
         let broker = Broker::open(&self.url).await?;
         within("declare the exchange", broker.channel.exchange_declare(declare)).await?;
         within("bind the queue", broker.channel.queue_bind(bind)).await?;
+        broker.close().await
+    }
+
+    /// Takes the queue off the exchange, for this routing key.
+    pub async fn unbind(&self, exchange: &str, routing_key: &str) -> Result<()> {
+        let unbind = QueueUnbindArguments::new(&self.name, exchange, routing_key);
+        let broker = Broker::open(&self.url).await?;
+        within("unbind the queue", broker.channel.queue_unbind(unbind)).await?;
         broker.close().await
     }
 

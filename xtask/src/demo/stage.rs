@@ -98,7 +98,7 @@ fn url(addresses: &Addresses, user: &str, password: &str) -> String {
 }
 
 /// Builds the relay in the profile that this program was built in; it then stands beside this program.
-pub(super) fn build(root: &Path) -> Result<PathBuf> {
+pub(crate) fn build(root: &Path) -> Result<PathBuf> {
     let own = std::env::current_exe().context("find this program")?;
     let folder = own.parent().context("find this program's folder")?;
     let mut cargo = Command::new(crate::cargo());
