@@ -141,19 +141,20 @@ async fn a_session_opens_behind_what_the_one_before_is_writing() -> Result<()> {
 async fn work_that_was_given_up_holds_up_nobody() -> Result<()> {
     let mut ward = Ward::ready("quarantine_given_up").await?;
     let blocker = blocker("quarantine_given_up", "lock table postrider.quarantine in share mode").await?;
-    let store = Work::Store(vec![ward.row(1, "a")]);
-    // It would wait as long as the blocker does.
+    let release = Work::Release(ward.request(9, &["a"], &[]));
+    // The server would let it wait for ten minutes.
     tokio::select! {
-        // An end of the store is worth more than that nobody waits.
+        // An end of the release is worth more than that nobody waits.
         biased;
-        stored = ward.quarantine.perform(&store) => panic!("nothing waited: {stored:?}"),
+        released = ward.quarantine.perform(&release) => panic!("nothing waited: {released:?}"),
         stuck = waiting(&ward.rig, 1) => stuck?,
     }
     // A transaction is left open on it.
     let again = ward.quarantine.perform(&Work::Open { positions: 1 }).await;
     assert!(matches!(again, Err(Error::Outage(_))), "{again:?}");
     ward.quarantine = connect(&ward.rig, &ward.stream).await?;
-    let (_, undelivered, _, _) = ward.open(1).await?;
+    let opened = tokio::time::timeout(LIMIT, ward.open(1)).await.context("wait for the lock")?;
+    let (_, undelivered, _, _) = opened?;
     assert_eq!(undelivered, 0);
     blocker.batch_execute("commit").await?;
     assert_eq!(ward.store(vec![ward.row(1, "a")]).await?, 1);
