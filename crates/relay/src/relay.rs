@@ -237,8 +237,8 @@ impl Relay {
     /// it, and what was reached is reported.
     pub fn drained(&self) -> bool {
         let ready = matches!(self.broker, Broker::Ready(_));
-        let publishable =
-            ready && (self.aggregates.has(Course::Fresh) || self.aggregates.has(Course::Suspect));
+        let fresh = self.aggregates.has(Course::Fresh) && !self.hold.stops_fresh();
+        let publishable = ready && (fresh || self.aggregates.has(Course::Suspect));
         let reported = self.ledger.watermark() <= self.reports.reported();
         let stored = !self.works.owes() && !self.releases.has_delivered();
         let idle = self.windows.live() == 0 && !publishable && stored;

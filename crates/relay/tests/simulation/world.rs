@@ -212,6 +212,8 @@ impl World {
                 return;
             };
             self.relay.ingest(self.now(), frame).expect("the stream is in order");
+            let events = self.relay.snapshot(self.now()).in_flight_events;
+            assert!(events <= self.settings.in_flight_events, "{events} in flight are over the limit");
         }
     }
 
@@ -671,7 +673,6 @@ impl World {
     fn judge(&mut self) {
         let seed = self.seed;
         let end = self.relay.snapshot(self.now());
-        assert!(end.in_flight_events <= 40, "seed {seed}: more events in flight than the limit");
         for transaction in &self.wal.transactions {
             for (index, event) in (0..).zip(&transaction.rows) {
                 let Some(event) = event else { continue };
