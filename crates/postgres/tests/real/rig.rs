@@ -7,7 +7,8 @@ use postrider_postgres::{
     Admin, Error, Init, Inspection, Progress, ROLES_SQL, Reason, Server, SlotStream, Stop, Subject, TableName,
 };
 use postrider_relay::{
-    Backoff, Checked, Effect, Frame, Lsn, MappingSettings, Now, Relay, Settings, Watermark,
+    Backoff, Checked, Effect, Frame, Lsn, MappingSettings, Now, QuarantineScope, Relay, Settings, Unrouted,
+    Watermark,
 };
 use testenv::{Postgres, PostgresOptions, Sql, eventually};
 use tokio::sync::OnceCell;
@@ -221,7 +222,12 @@ pub(crate) fn watermark(lsn: Lsn) -> Watermark {
         in_flight_events: 1,
         in_flight_bytes: 1,
         events_per_second: 0,
+        slot: "postrider".to_owned(),
         backoff: Backoff { first: Duration::from_secs(1), max: Duration::from_secs(1), jitter: 0.0 },
+        attempts: 1,
+        scope: QuarantineScope::Key,
+        unrouted: Unrouted::Key,
+        burst_events: 1,
         report_every: Duration::from_secs(1),
         seed: 0,
     });
