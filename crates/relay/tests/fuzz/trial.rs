@@ -4,9 +4,11 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
 
 use bytes::Bytes;
+use postrider_relay::quarantine::{Done, PositionPage, Work};
 use postrider_relay::{
     Answer, Backoff, Broker, BrokerLimits, Change, Checked, Effect, Frame, Lsn, Mapper, MappingSettings,
-    Message, Now, Position, ProtocolError, QuarantineScope, Relay, Settings, Unrouted, Verdict, WindowEnd,
+    Message, Now, Position, ProtocolError, QuarantineScope, Relay, Settings, Unrouted, Verdict, Window,
+    WindowEnd,
 };
 
 use crate::corpus::Corpus;
@@ -69,6 +71,8 @@ pub(crate) fn all_seen(outcomes: &BTreeMap<String, u64>) {
         "session ends: begin",
         "an unreadable row is owed",
         "published",
+        "stored",
+        "a request followed",
     ] {
         assert!(
             outcomes.keys().any(|outcome| outcome.starts_with(start)),
@@ -107,7 +111,7 @@ struct Trial<'a> {
     described: HashMap<u32, bool>,
     /// The commit position of the transaction that is open.
     open: Option<u64>,
-    /// Rows of outboxes that were read in this session.
+    /// Rows that were read in this session and are owed.
     rows: usize,
     /// The highest position that may be reported as long as nothing is paid.
     payable: u64,
@@ -137,7 +141,7 @@ impl<'a> Trial<'a> {
             }
             self.act();
         }
-        self.publish(seen);
+        self.deliver(seen);
     }
 
     fn session(&mut self) {
@@ -204,7 +208,7 @@ impl<'a> Trial<'a> {
         self.relay.snapshot(self.now).in_flight_events
     }
 
-    /// Does what the relay asks for, without a broker.
+    /// Does what the relay asks for, without a broker, and with a quarantine that takes nothing.
     fn act(&mut self) {
         while let Some(effect) = self.relay.poll(self.now) {
             match effect {
@@ -213,40 +217,72 @@ impl<'a> Trial<'a> {
                     let (Lsn(position), payable) = (watermark.lsn(), self.payable);
                     assert!(position <= payable, "{position} was reported, and only {payable} is paid");
                 }
+                Effect::Quarantine(id, work) => {
+                    let known = matches!(&*work, Work::Open { .. } | Work::Positions { .. });
+                    self.relay.quarantined(self.now, id, known.then(|| done(&work)));
+                }
                 Effect::Publish(_) => panic!("something was published without a broker"),
-                _ => {}
+                Effect::LeavePostgres | Effect::Delivered(_) | Effect::Notice(_) => {}
             }
         }
     }
 
-    /// The broker takes everything that can be published, and nothing else is paid by it.
-    fn publish(&mut self, seen: &mut BTreeSet<String>) {
+    /// The broker takes everything that can be published, and the quarantine all else: then nothing is owed.
+    fn deliver(&mut self, seen: &mut BTreeSet<String>) {
         let owed = self.owed();
         self.relay.broker(self.now, Broker::Ready(BrokerLimits { frame_max: FRAME_MAX }));
-        let mut published = 0;
-        while let Some(effect) = self.relay.poll(self.now) {
-            match effect {
-                Effect::Check(id) => self.relay.checked(self.now, id, Checked::Unreachable),
-                Effect::Publish(window) => {
-                    for message in &window.messages {
-                        check(message);
-                        assert!(
-                            message.header_frame_bytes() <= FRAME_MAX as usize,
-                            "a header frame is too large"
-                        );
+        let (mut published, mut stored, mut requests) = (0, 0, 0);
+        // Whatever waits between two tries has waited long enough after some of these.
+        for _ in 0..10 {
+            self.now.mono += Duration::from_secs(60);
+            while let Some(effect) = self.relay.poll(self.now) {
+                match effect {
+                    Effect::Check(id) => self.relay.checked(self.now, id, Checked::Unreachable),
+                    Effect::Quarantine(id, work) => {
+                        match &*work {
+                            Work::Store(rows) => stored += rows.len(),
+                            Work::Release(_) | Work::Discard(_) => requests += 1,
+                            _ => {}
+                        }
+                        self.relay.quarantined(self.now, id, Some(done(&work)));
                     }
-                    published += window.messages.len();
-                    let verdicts = vec![Verdict::Confirmed; window.messages.len()];
-                    let (window, end, took) = (window.id, WindowEnd::Complete, Duration::ZERO);
-                    self.relay.answer(self.now, &Answer { window, verdicts, end, took });
+                    Effect::Publish(window) => {
+                        published += window.messages.len();
+                        self.confirm(&window);
+                    }
+                    Effect::Report(_) | Effect::LeavePostgres | Effect::Delivered(_) | Effect::Notice(_) => {}
                 }
-                _ => {}
             }
         }
-        assert_eq!(self.owed() + published, owed, "what was owed is published or owed");
-        if published > 0 {
-            seen.insert("published".to_owned());
+        assert_eq!(self.owed(), 0, "nothing is owed in the end");
+        assert_eq!(published + stored + requests, owed, "what was owed was published, stored or followed");
+        let outcomes = [(published, "published"), (stored, "stored"), (requests, "a request followed")];
+        seen.extend(outcomes.into_iter().filter(|(count, _)| *count > 0).map(|(_, word)| word.to_owned()));
+    }
+
+    fn confirm(&mut self, window: &Window) {
+        for message in &window.messages {
+            check(message);
+            assert!(message.header_frame_bytes() <= FRAME_MAX as usize, "a header frame is too large");
         }
+        let verdicts = vec![Verdict::Confirmed; window.messages.len()];
+        let (window, end, took) = (window.id, WindowEnd::Complete, Duration::ZERO);
+        self.relay.answer(self.now, &Answer { window, verdicts, end, took });
+    }
+}
+
+/// What a table answers in which nothing was parked before, and of which nobody is interested in a row.
+fn done(work: &Work) -> Done {
+    let page = PositionPage { positions: Vec::new(), complete: true };
+    match work {
+        Work::Open { .. } => Done::Opened { parked: Vec::new(), undelivered: 0, released: false, page },
+        Work::Positions { .. } => Done::Positions(page),
+        Work::Store(rows) => Done::Stored { new: rows.len() as u64 },
+        Work::Release(_) => Done::Released { rows: 0, aggregates: Vec::new() },
+        Work::Discard(_) => Done::Discarded { rows: 0, free: Vec::new() },
+        Work::Page { .. } => Done::Page { rows: Vec::new(), more: false },
+        Work::Delivered(_) => Done::Delivered { rows: 0, free: Vec::new() },
+        Work::PutBack(_) => Done::PutBack,
     }
 }
 
