@@ -131,10 +131,12 @@ impl Shell {
     /// One turn at Postgres, and the frames that are there already. Something that stops the relay is returned.
     fn turn(&mut self, turn: Turn) -> Option<Box<Stop>> {
         let mut turn = turn;
+        // Frames that are there already have come at the same time.
+        let now = self.now();
         for _ in 0..FRAMES_PER_TURN {
             match turn {
                 Turn::Frame(frame) => {
-                    if let Err(error) = self.relay.ingest(self.now(), frame) {
+                    if let Err(error) = self.relay.ingest(now, frame) {
                         turn = self.postgres.leave(&error.to_string());
                         continue;
                     }
