@@ -122,14 +122,15 @@ impl Consumer {
         self.wait(what, limit, |arrived| enough(&arrived.deliveries)).await
     }
 
-    /// Waits until every committed event has arrived.
+    /// Waits until every committed event has arrived, but for what stands in quarantine.
     pub async fn wait_all(&self, truth: &Truth, limit: Duration) -> Result<()> {
         let missing = |arrived: &Arrived| {
-            truth.events().filter(|event| !arrived.message_ids.contains(&event.id)).count()
+            truth.awaited().filter(|event| !arrived.message_ids.contains(&event.id)).count()
         };
-        let all = |arrived: &Arrived| arrived.message_ids.len() >= truth.len() && missing(arrived) == 0;
+        let awaited = truth.awaited().count();
+        let all = |arrived: &Arrived| arrived.message_ids.len() >= awaited && missing(arrived) == 0;
         let waited = self.wait("every committed event", limit, all).await;
-        waited.with_context(|| format!("{} of {} are missing", missing(&self.record.lock()), truth.len()))
+        waited.with_context(|| format!("{} of {awaited} are missing", missing(&self.record.lock())))
     }
 
     /// Waits until nothing has arrived for `quiet`.

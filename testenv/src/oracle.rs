@@ -6,6 +6,7 @@
 mod commits;
 mod order;
 mod position;
+mod quarantine;
 mod slot;
 mod truth;
 mod verdict;
@@ -17,6 +18,7 @@ use tokio_postgres::types::PgLsn;
 use crate::consumer::Delivery;
 
 pub use commits::{Commit, Commits};
+pub use quarantine::{Kept, Quarantine, State};
 pub use slot::Slot;
 pub use truth::{Event, Place, Truth};
 pub use verdict::{Offender, Verdict};
@@ -34,7 +36,8 @@ pub struct Fault {
 /// Judges `deliveries`, in the order in which they arrived, against the truth.
 ///
 /// Marks among the deliveries ([`crate::consumer::Queue::mark`]) count as faults beside those in `faults`; where
-/// neither came before, no event may arrive twice. What the broker itself handed out twice, because the
+/// neither came before, no event may arrive twice. An event that was ever in quarantine ([`Truth::with`]) is sent from
+/// there whatever the slot has passed: behind any fault it may arrive again. What the broker itself handed out twice, because the
 /// consumer's connection was lost in between, is nobody's fault.
 pub fn judge(truth: &Truth, deliveries: &[Delivery], faults: &[Fault]) -> Verdict {
     let mut verdict = Verdict::new(truth);
@@ -63,15 +66,29 @@ pub fn judge(truth: &Truth, deliveries: &[Delivery], faults: &[Fault]) -> Verdic
         if let Some(first) = first {
             verdict.duplicates += 1;
             verdict.altered.extend(copy_differences(event, first, delivery));
-            verdict.forbidden.extend(floor.forbids(event, delivery));
+            verdict.forbidden.extend(floor.forbids(event, delivery, truth.kept(&event.id).is_some()));
         } else {
             verdict.delivered += 1;
             verdict.out_of_order.extend(order.first_delivery(event));
             first_copies.insert(delivery.message_id(), delivery);
         }
     }
-    let undelivered = truth.events().filter(|event| !first_copies.contains_key(event.id.as_str()));
-    verdict.lost.extend(undelivered.map(|event| Offender::new(event, "committed, never delivered")));
+    for event in truth.events().filter(|event| !first_copies.contains_key(event.id.as_str())) {
+        let lost = match truth.kept(&event.id) {
+            None => "committed, never delivered",
+            Some(kept) if kept.state == State::Delivered => {
+                "delivered by its row in quarantine, and it never arrived"
+            }
+            Some(kept) => {
+                verdict.quarantined += 1;
+                let holds_back = kept.holds_back && kept.state != State::Discarded;
+                verdict.out_of_order.extend(order.stays_back(event).filter(|_| holds_back));
+                continue;
+            }
+        };
+        verdict.lost.push(Offender::new(event, lost));
+    }
+    verdict.ghosts.extend(truth.uncommitted().map(Offender::kept));
     verdict.lost.sort();
     verdict
 }
@@ -93,14 +110,14 @@ impl Floor<'_> {
     }
 
     /// A later copy is allowed only if its commit was not yet passed by the slot at the last fault.
-    fn forbids(&self, event: &Event, copy: &Delivery) -> Option<Offender> {
+    fn forbids(&self, event: &Event, copy: &Delivery, was_kept: bool) -> Option<Offender> {
         let Some(persisted) = self.persisted else {
             return Some(Offender::new(event, "delivered again though nothing had failed"));
         };
         // A missing position is reported with the differences.
         let position = copy.position()?;
         // A slot that stands at a commit record sends that transaction again; behind it, it does not.
-        (position.commit_lsn < persisted).then(|| {
+        (position.commit_lsn < persisted && !was_kept).then(|| {
             let what = format!("delivered again at {position}, though the slot stood at {persisted}");
             Offender::new(event, what)
         })

@@ -22,4 +22,11 @@ impl<'a> Order<'a> {
         *youngest = event.aggregate_seq;
         None
     }
+
+    /// Objects if a younger event of the aggregate was delivered, though this one waits in quarantine.
+    pub(super) fn stays_back(&self, event: &'a Event) -> Option<Offender> {
+        let key = (event.aggregate_type.as_str(), event.aggregate_id.as_str());
+        let youngest = self.youngest.get(&key).filter(|youngest| event.aggregate_seq < **youngest)?;
+        Some(Offender::new(event, format!("in quarantine, yet #{youngest} was delivered")))
+    }
 }

@@ -65,9 +65,10 @@ impl Slot {
         Self::wait(sql, name, "free", limit, |slot| slot.active_pid.is_none()).await
     }
 
-    /// Events that the slot has passed though they were not delivered: each one breaks P1 at this very moment.
+    /// Events that the slot has passed though they were not delivered and, as far as the truth knows of the quarantine
+    /// ([`Truth::with`]), are not there either: each one breaks P1 at this very moment.
     ///
-    /// Read the slot first and the deliveries after: what is delivered in between offends nobody.
+    /// Read the slot first, deliveries and quarantine after: what is paid in between offends nobody.
     pub fn passed_undelivered(
         &self,
         truth: &Truth,
@@ -81,7 +82,7 @@ impl Slot {
             .collect();
         let delivered: HashSet<&str> = delivered.iter().map(Delivery::message_id).collect();
         let mut found: Vec<_> = truth
-            .events()
+            .awaited()
             .filter(|event| !delivered.contains(event.id.as_str()))
             .filter_map(|event| {
                 let commit = passed.get(&event.place?.xid)?;

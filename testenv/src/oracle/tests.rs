@@ -258,7 +258,60 @@ fn a_passed_and_undelivered_event_is_found() {
     // At the commit record itself the transaction is sent again.
     check(7100, &["a1", "a2"], &[]);
     check(7140, &["a1", "a2"], &["a3", "a4"]);
+    let slot =
+        Slot { confirmed_flush_lsn: 7140.into(), restart_lsn: None, active_pid: None, wal_status: None };
+    let truth =
+        truth().with(&Quarantine::from_iter([kept("a3", State::Parked), kept("a4", State::Delivered)]));
+    let found = slot.passed_undelivered(&truth, &commits, &deliveries(&["a1", "a2"]));
+    assert_eq!(found.iter().map(|offender| offender.message_id.as_str()).collect::<Vec<_>>(), ["a4"]);
     assert_eq!(commits.before(7100.into()).unwrap().end_lsn, 7040.into());
+}
+
+/// The event's row in quarantine, in this state; later events of its aggregate wait behind it.
+fn kept(id: &str, state: State) -> Kept {
+    let position = delivery(id).position().unwrap();
+    let reason = "unrouted".to_owned();
+    Kept { position, message_id: Some(id.to_owned()), state, holds_back: true, reason, attempts: 12 }
+}
+
+fn check_kept(rows: &[Kept], delivered: &[Delivery], expected: &str, quarantined: usize) {
+    let verdict = judge(&truth().with(&rows.iter().cloned().collect()), delivered, &[]);
+    assert_eq!((offences(&verdict).as_str(), verdict.quarantined), (expected, quarantined), "{verdict}");
+}
+
+#[test]
+fn what_stands_in_quarantine_is_not_lost() {
+    let parked = [kept("a3", State::Parked), kept("a4", State::Released)];
+    check_kept(&parked, &deliveries(&["a1", "a2", "b1"]), "", 2);
+    check_kept(&parked[..1], &deliveries(&["a1", "a2", "b1"]), "L:a4", 1);
+    // A row that says it was delivered is no delivery.
+    check_kept(&[kept("a4", State::Delivered)], &deliveries(&["a1", "a2", "a3", "b1"]), "L:a4", 0);
+    check_kept(&[kept("a4", State::Delivered)], &deliveries(&ALL), "", 0);
+}
+
+#[test]
+fn what_overtakes_the_quarantine_is_found() {
+    let rest = deliveries(&["a1", "a2", "a4", "b1"]);
+    check_kept(&[kept("a3", State::Parked)], &rest, "O:a3", 1);
+    check_kept(&[kept("a3", State::Discarded)], &rest, "", 1);
+    check_kept(&[Kept { holds_back: false, ..kept("a3", State::Parked) }], &rest, "", 1);
+    // And once it has arrived, as everywhere.
+    check_kept(&[kept("a3", State::Delivered)], &deliveries(&["a1", "a2", "a4", "a3", "b1"]), "O:a3", 0);
+}
+
+#[test]
+fn a_row_of_nothing_committed_is_a_ghost() {
+    let row = Kept { message_id: Some("c1".to_owned()), ..kept("a1", State::Parked) };
+    check_kept(&[row], &deliveries(&ALL), "G:c1", 0);
+}
+
+#[test]
+fn behind_a_fault_what_was_in_quarantine_may_arrive_again() {
+    let again = |mark: Vec<Delivery>| [deliveries(&ALL), mark, deliveries(&["a2"])].concat();
+    let rows = [kept("a2", State::Delivered)];
+    check_kept(&rows, &again(vec![mark(72)]), "", 0);
+    check_kept(&[], &again(vec![mark(72)]), "D:a2", 0);
+    check_kept(&rows, &again(vec![]), "D:a2", 0);
 }
 
 #[test]

@@ -6,6 +6,7 @@ use anyhow::{Context as _, Result, ensure};
 use tokio_postgres::Client;
 use tokio_postgres::types::PgLsn;
 
+use super::quarantine::{Kept, Quarantine, State};
 use super::verdict::Offender;
 use crate::consumer::{Delivery, Value};
 
@@ -13,6 +14,7 @@ use crate::consumer::{Delivery, Value};
 #[derive(Clone, Debug, Default)]
 pub struct Truth {
     events: HashMap<String, Event>,
+    kept: HashMap<String, Kept>,
     attempted: u64,
 }
 
@@ -111,6 +113,34 @@ impl Truth {
         let id = event.id.clone();
         ensure!(self.events.insert(event.id.clone(), event).is_none(), "add event {id}: it is there already");
         Ok(())
+    }
+
+    /// From now on what stands in quarantine counts as accounted for; without this it is lost.
+    #[must_use]
+    pub fn with(mut self, quarantine: &Quarantine) -> Self {
+        let named = |row: &Kept| Some((row.message_id.clone()?, row.clone()));
+        self.kept = quarantine.rows().iter().filter_map(named).collect();
+        self
+    }
+
+    /// The event's row in quarantine, in whatever state.
+    pub(super) fn kept(&self, message_id: &str) -> Option<&Kept> {
+        self.kept.get(message_id)
+    }
+
+    /// Whether the event is accounted for without having arrived.
+    pub(super) fn is_kept(&self, message_id: &str) -> bool {
+        self.kept(message_id).is_some_and(|row| row.state != State::Delivered)
+    }
+
+    /// Rows in quarantine of events that are not committed.
+    pub(super) fn uncommitted(&self) -> impl Iterator<Item = &Kept> {
+        self.kept.iter().filter(|(id, _)| !self.events.contains_key(*id)).map(|(_, row)| row)
+    }
+
+    /// The events that have to arrive: all but those that stand in quarantine.
+    pub fn awaited(&self) -> impl Iterator<Item = &Event> {
+        self.events().filter(|event| !self.is_kept(&event.id))
     }
 
     /// How many events are committed.

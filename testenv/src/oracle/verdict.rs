@@ -4,6 +4,7 @@ use std::fmt;
 
 use anyhow::{Result, bail};
 
+use super::quarantine::Kept;
 use super::truth::{Event, Truth};
 use crate::consumer::Delivery;
 
@@ -19,6 +20,8 @@ pub struct Verdict {
     pub rolled_back: u64,
     /// Committed events that arrived at least once.
     pub delivered: usize,
+    /// Committed events that never arrived and stand in quarantine.
+    pub quarantined: usize,
     /// Everything that arrived from the relay, copies and ghosts too.
     pub deliveries: usize,
     /// What the broker handed out again because the consumer's own connection was lost.
@@ -86,6 +89,7 @@ impl fmt::Display for Verdict {
             ("committed", self.committed as u64),
             ("rolled back", self.rolled_back),
             ("delivered", self.delivered as u64),
+            ("in quarantine", self.quarantined as u64),
             ("duplicates", self.duplicates as u64),
             ("broker redeliveries", self.redelivered as u64),
         ];
@@ -109,6 +113,15 @@ impl Offender {
     pub(super) fn new(event: &Event, what: impl Into<String>) -> Self {
         let name = format!("{}/{} #{}", event.aggregate_type, event.aggregate_id, event.aggregate_seq);
         Self { event: name, what: what.into(), message_id: event.id.clone() }
+    }
+
+    /// A row in quarantine of an event that is not committed.
+    pub(super) fn kept(row: &Kept) -> Self {
+        Self {
+            event: format!("the row at {}", row.position),
+            what: format!("{} in quarantine, never committed", row.state),
+            message_id: row.message_id.clone().unwrap_or_default(),
+        }
     }
 
     pub(super) fn ghost(delivery: &Delivery) -> Self {
