@@ -170,6 +170,12 @@ async fn doctor_finds_what_would_stop_a_relay() -> Result<()> {
     assert_eq!(of("postgres")["cure"], json!([cure]), "{errors:?}");
     assert!(of("broker").to_string().contains(&missing), "{errors:?}");
     stage.carry_out(&cure).await?;
+
+    stage.execute("revoke insert on postrider.quarantine from postrider_relay").await?;
+    let (printed, _) = expect(&stage.rig.program, "doctor", 1).await?;
+    let cure = "grant select, insert, update on postrider.quarantine to postrider_relay";
+    assert!(printed.contains(&format!("  cure: {cure}\n")), "{printed}");
+    stage.carry_out(cure).await?;
     expect(&stage.rig.program, "doctor", 0).await.map(drop)
 }
 
