@@ -186,7 +186,7 @@ impl Vitals {
             findings.push(Finding {
                 severity: Severity::Error,
                 what: format!("the table {table} has no column {column}"),
-                why: "no row of it can become a message: the relay holds each one".to_owned(),
+                why: "no row of it can become a message: each goes to the quarantine".to_owned(),
                 cure: vec![format!("alter table {table} add column {} text", quoted(column))],
             });
         }
