@@ -11,6 +11,8 @@ pub(crate) enum Doing {
     Replicate,
     /// Reading and writing in the schema `postrider`.
     Relay,
+    /// Looking at the quarantine, and asking the relay, as a person does.
+    Operate,
     /// Creating objects.
     Create,
 }
@@ -63,7 +65,7 @@ pub(crate) fn refused(what: &str, doing: Doing, code: &str, message: &str, serve
         ),
         "42501" => (Reason::Rights, lacking(doing, &server.user), rights(doing, server)),
         // Undefined table, schema, column.
-        "42P01" | "3F000" | "42703" if doing == Doing::Relay => (
+        "42P01" | "3F000" | "42703" if matches!(doing, Doing::Relay | Doing::Operate) => (
             Reason::NoSchema,
             "the schema postrider is not complete; init creates what is missing".to_owned(),
             vec!["postrider init".to_owned()],
@@ -77,6 +79,7 @@ fn lacking(doing: Doing, role: &str) -> String {
     match doing {
         Doing::Replicate => format!("role {role} may not replicate; the attribute is not inherited"),
         Doing::Relay => format!("role {role} lacks a right in the schema postrider"),
+        Doing::Operate => format!("role {role} is no operator of the relay"),
         Doing::Create => format!("role {role} may not create this; run it as the database's owner, or grant"),
     }
 }
@@ -86,6 +89,7 @@ fn rights(doing: Doing, server: &Server) -> Vec<String> {
     match doing {
         Doing::Replicate => vec![format!("alter role {role} replication")],
         Doing::Relay => relay_grants(&role),
+        Doing::Operate => vec![format!("grant postrider_operator to {role}")],
         Doing::Create => vec![format!("grant create on database {} to {role}", quoted(&server.database))],
     }
 }
