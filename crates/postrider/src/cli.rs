@@ -1,9 +1,13 @@
 //! The command line: what can be asked, and in which words.
 
+mod quarantine;
+
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 use postrider_relay::Lsn;
+
+pub(crate) use quarantine::{Ask, Look, Quarantine};
 
 /// Carries events from an outbox table in Postgres to `RabbitMQ`.
 #[derive(Debug, Parser)]
@@ -31,11 +35,14 @@ pub(crate) enum Command {
     Init(Init),
     /// Check both sides; each finding with the statement that mends it
     Doctor(Output),
-    /// Slot, lag and the relay's health on one screen
+    /// Slot, lag, quarantine and the relay's health on one screen
     Status(Output),
     /// Look at or change the replication slot
     #[command(subcommand)]
     Slot(Slot),
+    /// Look at events that could not be delivered, send them again, or give them up
+    #[command(subcommand)]
+    Quarantine(Quarantine),
     /// Print the effective configuration, secrets masked
     Config {
         /// Print the commented default file instead
@@ -149,12 +156,29 @@ mod tests {
             "slot drop --yes",
             "slot advance --to end --yes",
             "slot advance other --to 0/16B3748",
+            "quarantine list --json --all-states --limit 5",
+            "quarantine list --id a --id b --aggregate order/1 --reason unrouted --older-than 7d",
+            "quarantine show --position 0/16B3748/3 --payload --json",
+            "quarantine retry --all --wait 5",
+            "quarantine discard --all --no-wait --yes",
             "config --example",
         ] {
             let words = ["postrider"].into_iter().chain(line.split(' '));
             Cli::try_parse_from(words).unwrap_or_else(|error| panic!("{line}: {error}"));
         }
-        for line in ["", "quarantine list", "prune", "slot advance", "slot advance --to 0", "init --wait 0"] {
+        for line in [
+            "",
+            "quarantine",
+            "quarantine list --limit 0",
+            "quarantine list --reason tired",
+            "quarantine list --position 0/1",
+            "quarantine retry --all --id a",
+            "quarantine retry --all --wait 5 --no-wait",
+            "prune",
+            "slot advance",
+            "slot advance --to 0",
+            "init --wait 0",
+        ] {
             let words = ["postrider"].into_iter().chain(line.split(' '));
             assert_eq!(Cli::try_parse_from(words).expect_err(line).exit_code(), 2, "{line}");
         }

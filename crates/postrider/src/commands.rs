@@ -3,6 +3,7 @@
 mod config;
 mod doctor;
 mod init;
+mod quarantine;
 mod slot;
 mod status;
 mod table;
@@ -10,5 +11,6 @@ mod table;
 pub(crate) use config::{config, example};
 pub(crate) use doctor::doctor;
 pub(crate) use init::init;
+pub(crate) use quarantine::quarantine;
 pub(crate) use slot::slot;
 pub(crate) use status::status;

@@ -73,6 +73,7 @@ async fn dispatch(command: Command, loaded: Loaded) -> anyhow::Result<ExitCode> 
         Command::Config { .. } => commands::config(&loaded),
         Command::Init(init) => commands::init(&loaded.config, &init).await,
         Command::Slot(slot) => commands::slot(&loaded.config, &slot).await,
+        Command::Quarantine(quarantine) => commands::quarantine(&loaded.config, &quarantine).await,
         Command::Status(output) => commands::status(&loaded.config, output.json).await,
         Command::Doctor(output) => commands::doctor(&loaded.config, output.json).await,
     }

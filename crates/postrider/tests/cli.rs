@@ -32,8 +32,22 @@ fn wrong_words_end_with_2() {
     check(&[], "", 2, &["Usage: postrider"]);
     check(&[], "rum", 2, &["run"]);
     check(&[], "slot advance --to here", 2, &["read \"here\" as an LSN"]);
-    check(&[], "--help", 0, &["run", "init", "doctor", "status", "slot", "config"]);
+    check(&[], "--help", 0, &["run", "init", "doctor", "status", "slot", "quarantine", "config"]);
     check(&[], "--version", 0, &[env!("CARGO_PKG_VERSION")]);
+}
+
+#[test]
+fn which_events_of_the_quarantine_has_to_be_said() {
+    for verb in ["retry", "discard", "discard --yes"] {
+        let names = ["--id", "--aggregate", "--reason", "--older-than", "--position", "--all"];
+        check(&[], &format!("quarantine {verb}"), 2, &names);
+    }
+    check(&[], "quarantine list --reason tired", 2, &["missing_column", "unrouted", "follower"]);
+    check(&[], "quarantine retry --older-than 7", 2, &["7d, 12h, 30m or 45s"]);
+    check(&[], "quarantine retry --position 0/1", 2, &["0/16B3748/3"]);
+    check(&[], "quarantine retry --aggregate order", 2, &["order/42"]);
+    check(&[], "quarantine retry --all --id a", 2, &["cannot be used with"]);
+    check(&[], "quarantine list", 2, &["POSTRIDER_POSTGRES_URL"]);
 }
 
 #[test]
@@ -119,7 +133,18 @@ fn the_effective_configuration_is_masked() {
 #[test]
 fn a_server_that_does_not_answer_is_a_failure() {
     let url = format!("postgres://app:hunter2@{NOBODY}/shop");
-    for words in ["slot list", "slot drop", "slot advance --to end", "slot create", "init", "status"] {
+    for words in [
+        "slot list",
+        "slot drop",
+        "slot advance --to end",
+        "slot create",
+        "init",
+        "status",
+        "quarantine list --json",
+        "quarantine show",
+        "quarantine retry --all",
+        "quarantine discard --all",
+    ] {
         check(&[("POSTRIDER_POSTGRES_URL", &url)], words, 1, &[NOBODY]);
     }
 }

@@ -1,4 +1,4 @@
-//! `postrider status`: slot, lag and the relay's health on one screen.
+//! `postrider status`: slot, lag, quarantine and the relay's health on one screen.
 //!
 //! Both sides are asked for themselves: the server about the slot, the relay about itself. One that does
 //! not answer does not hide the other.
@@ -6,7 +6,7 @@
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::process::ExitCode;
 
-use postrider_postgres::{Admin, Inspection, Stop};
+use postrider_postgres::{Admin, Inspection, Stop, Undelivered};
 use serde::Serialize;
 
 use super::table;
@@ -24,6 +24,11 @@ struct Document {
     postgres_error: Option<String>,
     /// What would stop a relay, if anything.
     trouble: Option<Trouble>,
+    /// What is in quarantine and undelivered: `parked`, `released`, both by `reasons`; `complete` is false where
+    /// more are there than were counted. Null if that cannot be read.
+    quarantine: Option<Undelivered>,
+    /// Why it cannot be read.
+    quarantine_error: Option<String>,
     /// The relay's own page `/status`; null if it does not answer.
     relay: Option<Status>,
     /// Why the relay does not answer.
@@ -57,11 +62,16 @@ pub(crate) async fn status(config: &Config, json: bool) -> anyhow::Result<ExitCo
     let subject = peers::subject(config)?;
     let look = async {
         let admin = Admin::connect(&server).await?;
-        admin.inspect(&subject).await
+        let seen = admin.inspect(&subject).await?;
+        Ok::<_, postrider_postgres::Error>((seen, admin.undelivered(subject.slot()).await))
     };
     let (seen, page) = tokio::join!(look, relay_page(config));
-    let (seen, postgres_error) = match seen {
-        Ok(seen) => (Some(seen), None),
+    let (seen, quarantine, postgres_error) = match seen {
+        Ok((seen, quarantine)) => (Some(seen), Some(quarantine), None),
+        Err(error) => (None, None, Some(error.to_string())),
+    };
+    let (quarantine, quarantine_error) = match quarantine.transpose() {
+        Ok(quarantine) => (quarantine, None),
         Err(error) => (None, Some(error.to_string())),
     };
     let (relay, relay_error) = match page {
@@ -72,6 +82,8 @@ pub(crate) async fn status(config: &Config, json: bool) -> anyhow::Result<ExitCo
         slot: seen.as_ref().and_then(|seen| slot_now(subject.slot(), seen)),
         trouble: seen.as_ref().and_then(|seen| seen.verdict(&subject).err()).map(Trouble::from),
         postgres_error,
+        quarantine,
+        quarantine_error,
         relay,
         relay_error,
     };
@@ -170,11 +182,29 @@ fn screen(document: &Document, name: &str) -> String {
         lines.push(("trouble", format!("{}: {}", trouble.what, trouble.why)));
         lines.extend(trouble.cure.iter().map(|cure| ("cure", cure.clone())));
     }
+    match (&document.quarantine, &document.quarantine_error) {
+        (Some(quarantine), _) => lines.push(("quarantine", quarantine_words(quarantine))),
+        // What and why are on the first line, cures below.
+        (None, Some(error)) => {
+            lines.push(("quarantine", format!("unknown: {}", error.lines().next().unwrap_or_default())));
+        }
+        (None, None) => {}
+    }
     match (&document.relay, &document.relay_error) {
         (Some(relay), _) => lines.extend(relay_lines(relay)),
         (None, error) => lines.push(("relay", table::or_dash(error.as_ref()))),
     }
     lines.iter().fold(String::new(), |screen, (name, value)| screen + &format!("{name:<10} {value}\n"))
+}
+
+fn quarantine_words(quarantine: &Undelivered) -> String {
+    let Undelivered { parked, released, reasons, complete } = quarantine;
+    if *parked + *released == 0 {
+        return "empty".to_owned();
+    }
+    let reasons: Vec<String> = reasons.iter().map(|(reason, events)| format!("{reason} {events}")).collect();
+    let more = if *complete { "" } else { ", and more" };
+    format!("{parked} parked, {released} released{more} ({})", reasons.join(", "))
 }
 
 fn relay_lines(relay: &Status) -> Vec<(&'static str, String)> {
@@ -230,6 +260,13 @@ mod tests {
             slot: Some(slot),
             postgres_error: None,
             trouble: None,
+            quarantine: Some(Undelivered {
+                parked: 12,
+                released: 3,
+                reasons: [("follower".to_owned(), 10), ("unrouted".to_owned(), 5)].into(),
+                complete: true,
+            }),
+            quarantine_error: None,
             relay: None,
             relay_error: Some("no relay answers".to_owned()),
         };
@@ -239,9 +276,12 @@ mod tests {
              position   0/10, the server is at 0/800\n\
              lag        1.9 kB\n\
              retained   unknown (no limit)\n\
+             quarantine 12 parked, 3 released (follower 10, unrouted 5)\n\
              relay      no relay answers\n"
         );
         document.slot = None;
+        document.quarantine = None;
+        document.quarantine_error = Some("count the quarantine: no right\n  cure: x".to_owned());
         document.trouble = Some(Trouble {
             what: "the slot does not exist".to_owned(),
             why: "there is nothing to read".to_owned(),
@@ -252,6 +292,7 @@ mod tests {
             "slot       postrider does not exist\n\
              trouble    the slot does not exist: there is nothing to read\n\
              cure       postrider init\n\
+             quarantine unknown: count the quarantine: no right\n\
              relay      no relay answers\n"
         );
     }

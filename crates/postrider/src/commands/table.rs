@@ -15,30 +15,108 @@ pub(super) fn say(text: &str) -> anyhow::Result<()> {
 }
 
 /// Prints a header and its rows to stdout.
-pub(super) fn print(header: &[&str], rows: &[Vec<String>]) -> anyhow::Result<()> {
-    say(&render(header, rows, std::io::stdout().is_terminal()))
+pub(super) fn print(header: &'static [&'static str], rows: &[Vec<String>]) -> anyhow::Result<()> {
+    Sheet::new(header).print(rows)
 }
 
-fn render(header: &[&str], rows: &[Vec<String>], terminal: bool) -> String {
-    let header: Vec<String> = header.iter().map(|&title| title.to_owned()).collect();
-    let all: Vec<&Vec<String>> = std::iter::once(&header).chain(rows).collect();
-    if !terminal {
-        return all.iter().map(|row| row.join("\t") + "\n").collect();
+/// The widest cell on a terminal.
+const CELL_MAX: usize = 60;
+
+/// A header and rows that come page by page; the columns of a later page are never narrower. On a terminal a
+/// long cell is cut.
+pub(super) struct Sheet {
+    terminal: bool,
+    /// Until the first page.
+    header: Option<&'static [&'static str]>,
+    widths: Vec<usize>,
+}
+
+impl Sheet {
+    /// For stdout.
+    pub(super) fn new(header: &'static [&'static str]) -> Self {
+        Self { terminal: std::io::stdout().is_terminal(), header: Some(header), widths: Vec::new() }
     }
-    let width = |column: usize| all.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
-    let widths: Vec<usize> = (0..header.len()).map(width).collect();
-    let line = |row: &Vec<String>| {
-        let cells = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:width$}"));
-        cells.collect::<Vec<_>>().join("  ").trim_end().to_owned() + "\n"
-    };
-    let rule = widths.iter().map(|width| "─".repeat(*width)).collect::<Vec<_>>().join("  ") + "\n";
-    line(&header) + &rule + &rows.iter().map(line).collect::<String>()
+
+    /// Prints the next rows, before the first of them the header.
+    pub(super) fn print(&mut self, rows: &[Vec<String>]) -> anyhow::Result<()> {
+        say(&self.render(rows))
+    }
+
+    fn render(&mut self, rows: &[Vec<String>]) -> String {
+        let header = self.header.take();
+        let titles: Vec<String> = header.unwrap_or_default().iter().map(|&title| title.to_owned()).collect();
+        let all = || (!titles.is_empty()).then_some(&titles).into_iter().chain(rows);
+        if !self.terminal {
+            return all().map(|row| row.join("\t") + "\n").collect();
+        }
+        let rows: Vec<Vec<String>> = all().map(|row| row.iter().map(|cell| cut(cell)).collect()).collect();
+        for row in &rows {
+            self.widths.resize(row.len(), 0);
+            for (width, cell) in self.widths.iter_mut().zip(row) {
+                *width = (*width).max(cell.chars().count());
+            }
+        }
+        let line = |row: &Vec<String>| {
+            let cells = row.iter().zip(&self.widths).map(|(cell, width)| format!("{cell:width$}"));
+            cells.collect::<Vec<_>>().join("  ").trim_end().to_owned() + "\n"
+        };
+        let mut lines: Vec<String> = rows.iter().map(line).collect();
+        if header.is_some() {
+            let rule = self.widths.iter().map(|width| "─".repeat(*width)).collect::<Vec<_>>().join("  ");
+            lines.insert(1, rule + "\n");
+        }
+        lines.concat()
+    }
+}
+
+fn cut(cell: &str) -> String {
+    match cell.char_indices().nth(CELL_MAX) {
+        None => cell.to_owned(),
+        Some(_) => cell.chars().take(CELL_MAX - 1).chain(['…']).collect(),
+    }
+}
+
+/// A text that others wrote, for a cell or a terminal: control characters are written out, so that none of them
+/// moves a column or a cursor.
+pub(super) fn plain(text: &str) -> String {
+    text.chars().fold(String::with_capacity(text.len()), |mut plain, letter| {
+        if letter.is_control() {
+            plain.extend(letter.escape_default());
+        } else {
+            plain.push(letter);
+        }
+        plain
+    })
 }
 
 /// Prints one JSON document.
 pub(super) fn print_json(document: &impl Serialize) -> anyhow::Result<ExitCode> {
     say(&(serde_json::to_string_pretty(document)? + "\n"))?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// One JSON array, printed as its elements come, each on a line.
+#[derive(Default)]
+pub(super) struct JsonArray {
+    begun: bool,
+}
+
+impl JsonArray {
+    /// Prints the next elements.
+    pub(super) fn print(&mut self, elements: &[impl Serialize]) -> anyhow::Result<()> {
+        let mut text = String::new();
+        for element in elements {
+            text += if self.begun { ",\n" } else { "[\n" };
+            text += &serde_json::to_string(element)?;
+            self.begun = true;
+        }
+        say(&text)
+    }
+
+    /// Behind the last element.
+    pub(super) fn end(self) -> anyhow::Result<()> {
+        say(if self.begun { "\n]\n" } else { "[]\n" })
+    }
 }
 
 /// How sizes are written: for people, or as plain numbers of bytes.
@@ -84,10 +162,17 @@ mod tests {
 
     #[test]
     fn columns_are_aligned_for_people_and_plain_for_programs() {
-        let header = ["slot", "lag"];
         let rows = [vec!["größe".to_owned(), "1 B".to_owned()], vec!["b".to_owned(), String::new()]];
-        assert_eq!(render(&header, &rows, true), "slot   lag\n─────  ───\ngröße  1 B\nb\n");
-        assert_eq!(render(&header, &rows, false), "slot\tlag\ngröße\t1 B\nb\t\n");
+        let sheet = |terminal| Sheet { terminal, header: Some(&["slot", "lag"]), widths: Vec::new() };
+        let mut people = sheet(true);
+        assert_eq!(people.render(&rows), "slot   lag\n─────  ───\ngröße  1 B\nb\n");
+        assert_eq!(people.render(&[vec!["c".to_owned(), "2 B".to_owned()]]), "c      2 B\n");
+        let long = people.render(&[vec!["é".repeat(61), "x".to_owned()]]);
+        assert_eq!(long, format!("{}…  x\n", "é".repeat(59)));
+        let mut programs = sheet(false);
+        assert_eq!(programs.render(&rows), "slot\tlag\ngröße\t1 B\nb\t\n");
+        assert_eq!(programs.render(&[vec!["c".to_owned(), "2 B".to_owned()]]), "c\t2 B\n");
+        assert_eq!(plain("a\tb\u{1b}[2Jé"), "a\\tb\\u{1b}[2Jé");
     }
 
     #[test]

@@ -12,6 +12,7 @@ mod logins;
 mod pages;
 mod payloads;
 mod publications;
+mod quarantine;
 mod run;
 mod slots;
 mod stage;
