@@ -15,29 +15,27 @@ pub(crate) enum Quarantine {
     List(Look),
     /// Show events in full, without their payload unless it is asked for
     Show {
-        #[command(flatten)]
-        look: Look,
         /// Print the payload as well
         #[arg(long)]
         payload: bool,
+        #[command(flatten)]
+        look: Look,
     },
     /// Ask the relay to send parked events, each with its aggregate's events that wait behind it
     Retry(Ask),
     /// Ask the relay never to send parked events: they are lost to the consumers
     Discard {
-        #[command(flatten)]
-        ask: Ask,
         /// Do it
         #[arg(long)]
         yes: bool,
+        #[command(flatten)]
+        ask: Ask,
     },
 }
 
 /// Which events are looked at, and how.
 #[derive(Debug, Args)]
 pub(crate) struct Look {
-    #[command(flatten)]
-    filter: Filter,
     /// Delivered and discarded events as well
     #[arg(long)]
     pub(crate) all_states: bool,
@@ -46,6 +44,9 @@ pub(crate) struct Look {
     pub(crate) limit: u64,
     #[command(flatten)]
     pub(crate) output: Output,
+    // Last, because its heading is over all that follows.
+    #[command(flatten)]
+    filter: Filter,
 }
 
 impl Look {
@@ -58,8 +59,6 @@ impl Look {
 /// Which parked events are meant, and how long to wait for the relay.
 #[derive(Debug, Args)]
 pub(crate) struct Ask {
-    #[command(flatten)]
-    filter: Filter,
     /// Wait so long for what becomes of them
     #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=86400))]
     wait: u64,
@@ -68,6 +67,9 @@ pub(crate) struct Ask {
     no_wait: bool,
     #[command(flatten)]
     pub(crate) output: Output,
+    // Last, because its heading is over all that follows.
+    #[command(flatten)]
+    filter: Filter,
 }
 
 impl Ask {

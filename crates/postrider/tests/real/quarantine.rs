@@ -1,6 +1,7 @@
 //! The operator's commands on the quarantine, as a role that is `postrider_operator` and nothing else. The rows
 //! are written, and the relay is played, by SQL.
 
+mod relay;
 mod requests;
 
 use std::io::{BufRead, BufReader};

@@ -84,7 +84,7 @@ fn page_of(event: &ParkedEvent, rest: &MessageRest, payload: Option<&Payload>) -
     let text = |text: &Option<String>| table::or_dash(text.as_deref().map(table::plain));
     let by = event.changed_by.as_deref().map_or_else(String::new, |who| format!(" by {}", table::plain(who)));
     let request = rest.command_id.map_or_else(String::new, |id| format!(" (request {id})"));
-    let bytes = event.bytes.map_or_else(|| "none".to_owned(), |bytes| format!("{bytes} bytes"));
+    let bytes = event.bytes.map_or_else(|| "none".to_owned(), table::bytes);
     let lines = [
         ("position", event.position.to_string()),
         ("state", format!("{} since {}{by}{request}", event.state, event.changed_at)),

@@ -42,15 +42,21 @@ impl Ward {
 /// What a relay does on reading a retry of the aggregate order/1, and on success.
 const RELEASE: &str =
     "update postrider.quarantine set state = 'released', command_id = $id, changed_at = now()
-                       where aggregate_id = '1' and aggregate_type = 'order' and state = 'parked'";
+                       where aggregate_id = '1' and aggregate_type = 'order' and state = 'parked'
+                         and commit_lsn < 'FFFFFF/0'";
 const DELIVER: &str = "update postrider.quarantine set state = 'delivered', changed_at = now()
                        where command_id = $id and state = 'released'";
+
+/// An event of order/1 that is parked behind the request: it is not meant.
+const LATER: &str = "insert into postrider.quarantine
+                     select (jsonb_populate_record(q, '{\"commit_lsn\": \"FFFFFF/0\"}')).*
+                     from postrider.quarantine q where index = 2 and state = 'parked'";
 
 #[tokio::test]
 async fn a_retry_names_whole_aggregates_and_ends_when_all_are_delivered() -> Result<()> {
     let ward = Ward::new("quarantine retry").await?;
     ward.park_some().await?;
-    let output = ward.followed("quarantine retry --reason unrouted", &[RELEASE, DELIVER]).await?;
+    let output = ward.followed("quarantine retry --reason unrouted", &[LATER, RELEASE, DELIVER]).await?;
     assert_eq!(output.code, Some(0), "{output}");
     let lines: Vec<&str> = output.stdout.lines().collect();
     assert_eq!(
