@@ -301,7 +301,7 @@ mod tests {
             aggregates: 4,
             held_events: 1,
             hold: None,
-            quarantine_failing: false,
+            quarantine_away: false,
             quarantine_events: 9,
             parked_aggregates: 2,
             bad_routes: 0,

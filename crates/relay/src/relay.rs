@@ -304,7 +304,7 @@ impl Relay {
             aggregates: self.aggregates.len(),
             held_events: self.hold.events,
             hold: self.hold.present(),
-            quarantine_failing: self.works.is_failing(),
+            quarantine_away: !self.parked.is_open() || self.works.is_failing(),
             quarantine_events: self.parked.undelivered,
             parked_aggregates: self.parked.len(),
             bad_routes: self.routes.len(),

@@ -23,8 +23,9 @@ pub struct Snapshot {
     pub held_events: usize,
     /// Why the relay holds, if it does.
     pub hold: Option<HoldCause>,
-    /// The last work on the quarantine table was not done.
-    pub quarantine_failing: bool,
+    /// The quarantine table has not been read in this session, so that no event can be; or the last work on it
+    /// was not done.
+    pub quarantine_away: bool,
     /// Rows of the quarantine that are parked or released.
     pub quarantine_events: u64,
     /// Aggregates whose events go to the quarantine.
@@ -102,7 +103,7 @@ impl Snapshot {
             (self.draining, Trouble::Draining),
             (self.broker == Broker::Down, Trouble::Broker),
             (self.broker == Broker::Blocked, Trouble::Blocked),
-            (self.quarantine_failing, Trouble::Quarantine),
+            (self.quarantine_away, Trouble::Quarantine),
             (self.hold.is_some(), Trouble::Held),
             (self.oldest.is_some_and(|age| age > stalled_after), Trouble::Stalled),
             (self.saturated, Trouble::Saturated),

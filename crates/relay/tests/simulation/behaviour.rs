@@ -232,6 +232,18 @@ fn a_burst_of_undeliverable_events_is_held_until_one_is_delivered() {
 }
 
 #[test]
+fn until_the_quarantine_has_been_read_nothing_else_is_and_that_is_said() {
+    let mut scene = Scene::new(|_| ());
+    scene.relay.session(scene.now());
+    let trouble = |scene: &Scene| scene.relay.snapshot(scene.now()).trouble(Duration::MAX);
+    assert!(!scene.relay.accepting());
+    assert_eq!(trouble(&scene), Some(Trouble::Quarantine));
+    scene.windows();
+    assert!(scene.relay.accepting());
+    assert_eq!(trouble(&scene), None);
+}
+
+#[test]
 fn a_success_between_is_no_burst() {
     let mut scene = Scene::new(|settings| (settings.burst_events, settings.attempts) = (5, 1));
     for aggregate in 0..20 {
