@@ -12,6 +12,7 @@ mod command;
 mod corpus;
 mod decode;
 mod effect;
+mod exchanges;
 mod frame;
 mod headers;
 mod hold;

@@ -10,11 +10,13 @@ mod sentence;
 mod settle;
 
 use std::collections::{BTreeSet, VecDeque};
+use std::sync::Arc;
 use std::time::Duration;
 
-use crate::aggregate::{Aggregates, Course, Next};
+use crate::aggregate::{AggregateId, Aggregates, Course, Next};
 use crate::change::{Ignored, Mapper};
 use crate::effect::{Delivered, Effect, Notice};
+use crate::exchanges::Exchanges;
 use crate::frame::Frame;
 use crate::hold::Hold;
 use crate::ledger::{Ledger, ProtocolError};
@@ -54,6 +56,7 @@ pub struct Relay {
     reports: Reports,
     pace: Pace,
     routes: Routes,
+    exchanges: Exchanges,
     hold: Hold,
     parked: Parked,
     releases: Releases,
@@ -94,6 +97,7 @@ impl Relay {
             reports: Reports::new(settings.report_every),
             pace: Pace::new(settings.events_per_second),
             routes: Routes::default(),
+            exchanges: Exchanges::new(Arc::clone(&settings.mapping.exchange)),
             hold: Hold::new(settings.scope == QuarantineScope::Halt, settings.burst_events),
             parked: Parked::default(),
             releases: Releases::default(),
@@ -121,6 +125,7 @@ impl Relay {
         self.aggregates = Aggregates::default();
         self.windows.void();
         self.routes.void();
+        self.exchanges.forget();
         self.hold.events = 0;
         self.parked.forget();
         self.releases = Releases::default();
@@ -165,6 +170,8 @@ impl Relay {
         }
         self.broker = broker;
         if broker == Broker::Down {
+            let waiters = self.exchanges.forget();
+            self.resume(waiters);
             for (id, pending) in self.windows.take_all().flat_map(|open| open.items).flatten() {
                 if let Some(message) = pending.message() {
                     self.routes.undecided(message);
@@ -191,6 +198,8 @@ impl Relay {
             if *verdict == Verdict::Unanswered && answer.end == WindowEnd::Stalled {
                 if let Some(message) = item.as_ref().and_then(|(_, pending)| pending.message()) {
                     self.routes.stalled(message, now.mono);
+                    let waiters = self.exchanges.met(message);
+                    self.resume(waiters);
                 }
                 continue;
             }
@@ -330,6 +339,13 @@ impl Relay {
 
     fn has_room(&self) -> bool {
         self.events < self.settings.in_flight_events && self.bytes < self.settings.in_flight_bytes
+    }
+
+    /// These aggregates wait no longer.
+    fn resume(&mut self, waiters: impl IntoIterator<Item = AggregateId>) {
+        for waiter in waiters {
+            self.aggregates.resume(waiter, Next::Ready);
+        }
     }
 
     fn retried(&mut self, reason: Reason) {

@@ -5,6 +5,7 @@ use std::time::Duration;
 use super::{Now, Relay};
 use crate::aggregate::{AggregateId, Course, Next, Taken};
 use crate::effect::Effect;
+use crate::exchanges::{Acquaintance, Exchanges};
 use crate::ledger::Ledger;
 use crate::message::{Broker, BrokerLimits, Window};
 use crate::pending::{Debt, Pending, Poison};
@@ -27,6 +28,10 @@ enum Way {
     Aside,
     /// Its route does not take events, and nobody waits for that to change.
     Unwelcome(Reason),
+    /// Nobody has tried its exchange.
+    Stranger,
+    /// Its exchange is being tried.
+    Behind,
     /// Its headers do not fit into a frame.
     Oversized,
     /// It is no message.
@@ -36,6 +41,7 @@ enum Way {
 /// What the way of an event depends on.
 struct Gate<'a> {
     routes: &'a Routes,
+    exchanges: &'a Exchanges,
     ledger: &'a Ledger,
     course: Course,
     frame_max: usize,
@@ -59,6 +65,13 @@ impl Gate<'_> {
         }
         if head.alone && self.course != Course::Suspect {
             return Way::Alone;
+        }
+        match self.exchanges.acquaintance(message) {
+            Acquaintance::Known => {}
+            Acquaintance::First if self.course == Course::Suspect => {}
+            Acquaintance::First => return Way::Alone,
+            Acquaintance::Stranger => return Way::Stranger,
+            Acquaintance::Waits => return Way::Behind,
         }
         match self.routes.standing(message, self.now) {
             None => Way::Goes,
@@ -87,10 +100,11 @@ impl Relay {
             return None;
         }
         let retries = self.windows.lanes_of_retries() < (self.settings.lanes / 2).max(1);
+        // Suspects last again: the others may have turned out to be some.
         let courses = if self.retries_first {
-            [Course::Suspect, Course::Retry, Course::Fresh]
+            [Course::Suspect, Course::Retry, Course::Fresh, Course::Suspect]
         } else {
-            [Course::Fresh, Course::Suspect, Course::Retry]
+            [Course::Fresh, Course::Suspect, Course::Retry, Course::Suspect]
         };
         let fresh = !self.hold.stops_fresh();
         let allowed =
@@ -122,6 +136,7 @@ impl Relay {
             let per_aggregate = self.settings.events_per_key.min(allowance - items.len());
             let gate = Gate {
                 routes: &self.routes,
+                exchanges: &self.exchanges,
                 ledger: &self.ledger,
                 course,
                 frame_max: limits.frame_max as usize,
@@ -155,7 +170,21 @@ impl Relay {
             // On no list any more: the relay ends.
             Way::Withheld => return,
             Way::Alone => return self.aggregates.resume(id, Next::Suspect),
-            Way::Aside => return self.wait_for_route(id),
+            Way::Aside => {
+                let message = self.aggregates.head(id).message().expect("only messages have routes");
+                let waiters = self.exchanges.unmet(message);
+                self.resume(waiters);
+                return self.wait_for_route(id);
+            }
+            Way::Stranger => {
+                let message = self.aggregates.head(id).message().expect("only messages have exchanges");
+                self.exchanges.try_first(message);
+                return self.aggregates.resume(id, Next::Suspect);
+            }
+            Way::Behind => {
+                let message = self.aggregates.head(id).message().expect("only messages have exchanges");
+                return self.exchanges.wait(message, id);
+            }
             Way::Unwelcome(reason) => {
                 let message = self.aggregates.head(id).message().expect("only messages have routes");
                 let (exchange, key) = (&message.exchange, &message.routing_key);

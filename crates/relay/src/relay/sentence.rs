@@ -59,6 +59,8 @@ impl Relay {
         let position = head.position;
         if let Some(message) = head.message().cloned() {
             self.routes.undecided(&message);
+            let waiters = self.exchanges.unmet(&message);
+            self.resume(waiters);
         }
         if matches!(self.aggregates.head(id).debt, Debt::Row(..)) {
             return self.put_back(id, poison);

@@ -16,16 +16,15 @@ impl Relay {
     pub(super) fn confirm(&mut self, now: Now, id: AggregateId, pending: Pending) {
         if let Some(message) = pending.message() {
             let waiters = self.routes.confirmed(message);
-            for waiter in waiters {
-                self.aggregates.resume(waiter, Next::Ready);
-            }
+            self.resume(waiters);
+            let waiters = self.exchanges.met(message);
+            self.resume(waiters);
         }
         if self.hold.succeeded() {
             self.tell(Notice::Resumed);
             self.aggregates.unshelve();
-            for waiter in self.routes.anew() {
-                self.aggregates.resume(waiter, Next::Ready);
-            }
+            let waiters = self.routes.anew();
+            self.resume(waiters);
         }
         if pending.held {
             self.tell(Notice::Released { position: pending.position });
@@ -111,6 +110,12 @@ impl Relay {
         };
         if let Some(message) = pending.message() {
             self.routes.undecided(message);
+            let waiters = match end {
+                _ if verdict == Verdict::Nacked => self.exchanges.met(message),
+                WindowEnd::ChannelClosed { .. } => self.exchanges.doubt(message),
+                _ => self.exchanges.unmet(message),
+            };
+            self.resume(waiters);
         }
         self.aggregates.put_back(id, pending, next);
     }
@@ -128,9 +133,9 @@ impl Relay {
         };
         let due = now.mono + wait;
         let Failed { remembered, news, anew } = self.routes.failed(&message, reason, due, used_up);
-        for waiter in anew {
-            self.aggregates.resume(waiter, Next::Ready);
-        }
+        self.resume(anew);
+        let waiters = self.exchanges.met(&message);
+        self.resume(waiters);
         if news {
             let (exchange, routing_key) = (message.exchange.clone(), message.routing_key.clone());
             let once = format!("route {reason} {used_up} {exchange} {routing_key}");

@@ -8,7 +8,7 @@ use postrider_relay::{
 };
 
 use crate::table::Table;
-use crate::wal::{Command, Event, Wal, Walsender, event, route};
+use crate::wal::{Command, ELSEWHERE, Event, Wal, Walsender, event, route};
 use crate::world::settings;
 
 struct Scene {
@@ -208,6 +208,31 @@ fn a_route_without_confirms_takes_one_lane_at_a_time() {
     scene.answer(&probe[0], |_| Verdict::Confirmed, WindowEnd::Complete);
     assert_eq!(scene.settle(|_| Verdict::Confirmed).len(), 49, "everybody else");
     assert_eq!(scene.relay.snapshot(scene.now()).counters.retried[&Reason::Unconfirmed], 1);
+}
+
+#[test]
+fn the_first_event_to_an_exchange_has_none_behind_it() {
+    let mut scene = Scene::new(|_| {});
+    for aggregate in (0..30).chain(ELSEWHERE..ELSEWHERE + 10) {
+        scene.commit(aggregate, 1);
+    }
+    let windows = scene.windows();
+    let elsewhere = |window: &Window| window.messages.iter().any(|message| &*message.exchange == "elsewhere");
+    let (first, others): (Vec<_>, Vec<_>) = windows.into_iter().partition(elsewhere);
+    assert_eq!(first.iter().map(events).collect::<Vec<_>>(), [[(ELSEWHERE, 1)]]);
+    assert_eq!(others.iter().map(|window| window.messages.len()).sum::<usize>(), 30, "the others flow");
+    let closed = WindowEnd::ChannelClosed { code: 404, text: "no exchange".to_owned() };
+    scene.answer(&first[0], |_| Verdict::Unanswered, closed);
+    let second = scene.windows();
+    assert_eq!(second.iter().map(events).collect::<Vec<_>>(), [[(ELSEWHERE + 1, 1)]], "the next one tries");
+    scene.answer(&second[0], |_| Verdict::Confirmed, WindowEnd::Complete);
+    let rest = scene.windows();
+    assert_eq!(rest.iter().map(|window| window.messages.len()).collect::<Vec<_>>(), [8], "it is known now");
+    scene.relay.broker(scene.now(), Broker::Down);
+    scene.relay.broker(scene.now(), READY);
+    let again = scene.windows();
+    let alone = again.iter().filter(|window| elsewhere(window)).map(|window| window.messages.len());
+    assert_eq!(alone.collect::<Vec<_>>(), [1], "another connection, another broker");
 }
 
 #[test]

@@ -164,13 +164,14 @@ const TABLE: u32 = 7;
 const COMMANDS: u32 = 8;
 const COMMAND_COLUMNS: [(&str, u32); 4] =
     [("id", 20), ("verb", 25), ("argument", 3802), ("requested_by", 25)];
-const COLUMNS: [(&str, u32); 6] = [
+const COLUMNS: [(&str, u32); 7] = [
     ("id", 2950),
     ("aggregate_type", 25),
     ("aggregate_id", 25),
     ("event_type", 25),
     ("payload", 114),
     ("aggregate_seq", 20),
+    ("exchange", 25),
 ];
 
 /// A relation message of pgoutput (PostgreSQL manual, "Logical Replication Message Formats").
@@ -202,6 +203,7 @@ fn insert(event: Event) -> Bytes {
         (!poison).then(|| format!("placed{}", route(event))),
         Some(format!("{{\"seq\":{seq}}}")),
         Some(seq.to_string()),
+        (aggregate >= ELSEWHERE).then(|| "elsewhere".to_owned()),
     ];
     row(TABLE, &columns)
 }
@@ -229,6 +231,9 @@ fn row(relation: u32, columns: &[Option<String>]) -> Bytes {
     }
     frame.freeze()
 }
+
+/// From this aggregate on rows name an exchange of their own.
+pub(crate) const ELSEWHERE: u32 = 90_000;
 
 /// Several aggregates share a route.
 pub(crate) const ROUTES: u32 = 5;

@@ -10,7 +10,7 @@ use postrider_relay::{
 };
 
 use crate::table::{State, Table};
-use crate::wal::{Command, Event, ROUTES, Wal, Walsender, event, route};
+use crate::wal::{Command, ELSEWHERE, Event, ROUTES, Wal, Walsender, event, route};
 
 /// Everything that must have happened somewhere in a run of many seeds.
 pub(crate) const FAULTS: [&str; 30] = [
@@ -163,7 +163,7 @@ impl World {
             975..980 => self.rebind(),
             980..984 => self.alter_publication(),
             984..990 => self.ghost_arrives(),
-            990..993 => self.channel_killer = self.random.bool().then(|| self.random.u32(..12)),
+            990..993 => self.channel_killer = self.random.bool().then(|| aggregate(&mut self.random)),
             993..996 => self.ask(),
             _ => self.now += Duration::from_millis(self.random.u64(..40_000)),
         }
@@ -183,7 +183,7 @@ impl World {
             if self.random.u32(..10) == 0 {
                 return None;
             }
-            let aggregate = self.random.u32(..12);
+            let aggregate = aggregate(&mut self.random);
             let seq = self.next_seq.entry(aggregate).or_default();
             *seq += 1;
             let seq = *seq;
@@ -692,6 +692,13 @@ impl World {
         if end.counters.stored_before > 0 {
             self.count("quarantine: event read again, paid by its row");
         }
+    }
+}
+
+fn aggregate(random: &mut fastrand::Rng) -> u32 {
+    match random.u32(..12) {
+        other @ 9.. => ELSEWHERE + other,
+        own => own,
     }
 }
 
