@@ -3,11 +3,11 @@
 use anyhow::{Context as _, Result};
 use serde_json::Value;
 
-use crate::run::Run;
+use crate::run::{Run, expect};
 use crate::stage::{LIMIT, Stage};
 use crate::stops::expect_stop;
 
-/// Section 7 of the contract, and the holding that stands in for quarantine.
+/// Section 7 of the contract, and what is held.
 const METRICS: [&str; 19] = [
     "postrider_delivery_seconds",
     "postrider_events_held_total",
@@ -125,12 +125,13 @@ async fn a_json_log_is_one_object_a_line() -> Result<()> {
              values ('order', '1', 'placed', '\"p4yl04d\"', '{\"a\": []}')",
         )
         .await?;
-    relay.wait_reason("held", LIMIT).await?;
+    stage.wait_states(&[("1", "parked")]).await?;
     relay.expect_drain().await?;
     let lines = objects(&relay.log())?;
-    let held = lines.iter().find(|line| line["reason"] == "bad_header").context("the held event")?;
-    assert_eq!(held["level"], "WARN");
-    assert!(held["position"].as_str().is_some_and(|position| position.ends_with("/0")), "{held}");
+    let event = lines.iter().find(|line| line["reason"] == "bad_header").context("the quarantined event")?;
+    assert_eq!(event["level"], "WARN");
+    assert!(event["position"].as_str().is_some_and(|position| position.ends_with("/0")), "{event}");
+    assert!(event["message"].as_str().is_some_and(|text| text.starts_with("event quarantined: ")), "{event}");
     assert!(
         lines.iter().all(|line| line["timestamp"].is_string() && line["message"].is_string()),
         "{lines:?}"
@@ -153,7 +154,7 @@ async fn the_most_talkative_log_shows_no_payload_and_no_secret() -> Result<()> {
     let stage = Stage::new("trace log").await?;
     let level = "trace,lapin=trace,lapin::returned_messages=trace,amq_protocol=trace,tokio_postgres=trace,\
                  pgwire_replication=trace,async_rs=trace,hyper=trace,rustls=trace";
-    let program = stage.rig.program.clone().set("log.level", level);
+    let program = stage.rig.program.clone().set("log.level", level).set("retry.attempts", "2");
     let mut relay = Run::start(&program)?;
     relay.wait_ready(LIMIT).await?;
     let nobody = stage.rig.scope.named("nobody");
@@ -179,6 +180,11 @@ async fn the_most_talkative_log_shows_no_payload_and_no_secret() -> Result<()> {
     unbound.delete().await?;
     stage.write_event().await?;
     relay.wait_log("reason=unrouted", LIMIT).await?;
+    // And back from the table.
+    let rows = stage.wait_rows("three rows", |rows| rows.len() == 3).await?;
+    assert!(rows.iter().any(|row| row["reason"] == "unrouted"), "{rows:?}");
+    let (printed, _) = expect(&stage.rig.admin, "quarantine retry --all", 1).await?;
+    assert!(printed.contains("3 parked again"), "{printed}");
     relay.expect_drain().await?;
     assert!(relay.count_lines(" DEBUG ") > 0, "it is talkative:\n{}", relay.log_text());
     drop(relay);

@@ -34,7 +34,8 @@ async fn a_lost_slot_is_a_stop_while_running_and_at_the_start() -> Result<()> {
         ..PostgresOptions::default()
     };
     let server = Postgres::start(options).await?;
-    let stage = Stage::on_server(&server, "lost slot").await?;
+    let mut stage = Stage::on_server(&server, "lost slot").await?;
+    stage.rig.program = stage.rig.program.clone().set("quarantine.scope", "halt");
     let mut relay = stage.ready().await?;
     // An event that is held: the slot cannot follow.
     stage

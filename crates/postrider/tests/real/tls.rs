@@ -21,7 +21,7 @@ fn with_url(stage: &Stage, host: &str, words: &str) -> Program {
     stage.rig.program.clone().set("postgres.url", format!("{url}?{words}"))
 }
 
-/// It delivers, and both its sessions are encrypted or both are not.
+/// It delivers, and all its sessions are encrypted or none is.
 async fn expect_delivery(stage: &Stage, program: &Program, encrypted: bool) -> Result<()> {
     let mut relay = Run::start(program)?;
     relay.wait_ready(LIMIT).await?;
@@ -33,7 +33,8 @@ async fn expect_delivery(stage: &Stage, program: &Program, encrypted: bool) -> R
              where usename = 'postrider_relay'",
         )
         .await?;
-    assert_eq!(sessions, format!("{encrypted} {encrypted}"), "the admin session and the walsender");
+    let three = format!("{encrypted} {encrypted} {encrypted}");
+    assert_eq!(sessions, three, "the admin session, the walsender, and the quarantine's");
     relay.expect_drain().await
 }
 
