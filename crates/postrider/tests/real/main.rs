@@ -17,6 +17,7 @@ mod payloads;
 mod poison;
 mod publications;
 mod quarantine;
+mod releases;
 mod rows;
 mod run;
 mod slots;
