@@ -1,12 +1,14 @@
 //! `quarantine retry` and `discard`: what is written, what is waited for, and how it ends.
 
+use std::time::Duration;
+
 use anyhow::{Context as _, Result};
 use serde_json::{Value, json};
 use testenv::eventually;
 use testenv::relay::Output;
 
 use super::{Ward, park_many};
-use crate::run::{command, expect};
+use crate::run::{command, expect, let_pass};
 use crate::stage::LIMIT;
 
 impl Ward {
@@ -19,7 +21,7 @@ impl Ward {
         rows.iter().map(read).collect()
     }
 
-    /// Runs a command while a relay that follows its request by `statements` is played: `$id` is the request's.
+    /// Runs a command, which has two minutes, while a relay that follows its request by `statements` is played: `$id` is the request's.
     async fn followed(&self, words: &str, statements: &[&str]) -> Result<Output> {
         let before = self.requests().await?.len();
         let relay = async {
@@ -90,8 +92,9 @@ async fn what_is_parked_again_is_told_with_its_reason() -> Result<()> {
                    detail = 'still nobody' where command_id = $id and index > 0";
     let first = "update postrider.quarantine set state = 'delivered', changed_at = now()
                  where command_id = $id and index = 0";
-    let output =
-        ward.followed("quarantine retry --aggregate order/1 --json", &[RELEASE, first, again]).await?;
+    let output = ward
+        .followed("quarantine retry --aggregate order/1 --json --wait 1000", &[RELEASE, first, again])
+        .await?;
     assert_eq!(output.code, Some(1), "{output}");
     assert!(output.stderr.contains("2 events could not be delivered and parked again"), "{output}");
     let document: Value = serde_json::from_str(&output.stdout)?;
@@ -141,7 +144,19 @@ async fn a_request_that_was_read_and_not_followed_is_not_waited_for() -> Result<
     let ward = Ward::new("quarantine left").await?;
     ward.park_some().await?;
     let past = format!("select pg_replication_slot_advance('{}', pg_current_wal_lsn())", ward.stage.name());
-    let output = ward.followed("quarantine retry --id m-3 --wait 100", &[&past]).await?;
+    // Others write to the same log: a slot that stands still may stand before the end that the command saw.
+    let follow = async {
+        loop {
+            ward.stage.execute(&past).await?;
+            let_pass(Duration::from_millis(100)).await;
+        }
+    };
+    let output = tokio::select! {
+        // The command's end is the end.
+        biased;
+        output = command(&ward.program, "quarantine retry --id m-3 --wait 1000") => output?,
+        failed = follow => return failed,
+    };
     assert_eq!(output.code, Some(1), "{output}");
     assert!(output.stdout.ends_with("1 left parked\n"), "{output}");
     assert!(output.stderr.contains("has read the request and left 1 event parked"), "{output}");
@@ -157,7 +172,7 @@ async fn what_is_still_being_sent_and_what_others_did_is_told() -> Result<()> {
     assert!(output.stdout.ends_with("3 being sent\n"), "{output}");
     assert!(output.stderr.contains("after 2 s 3 events still being sent"), "{output}");
     let other = "update postrider.quarantine set state = 'discarded', changed_at = now() where index = 3";
-    let output = ward.followed("quarantine retry --id m-3", &[other]).await?;
+    let output = ward.followed("quarantine retry --id m-3 --wait 1000", &[other]).await?;
     assert_eq!(output.code, Some(1), "{output}");
     assert!(output.stderr.contains("1 event discarded by another request"), "{output}");
     Ok(())
