@@ -69,7 +69,7 @@ impl Relay {
             self.release_room(pending.bytes);
             self.settle_debt(pending.debt, pending.position, pending.bytes);
         } else if self.parked.parks(aggregate.as_ref(), pending.position) {
-            let poison = pending.poison.take().map_or_else(follower, |poison| *poison);
+            let poison = self.own_poison(&mut pending);
             let key = aggregate.as_ref().map(ParkedKey::of);
             let condemned = Condemned { pending, aggregate, key, scope: Scope::Key, poison };
             self.works.push(Item::Row(Box::new(condemned)));
@@ -98,9 +98,4 @@ impl Relay {
         self.works.push(Item::Request(work, ticket, bytes));
         Ok(())
     }
-}
-
-/// Why an event is parked that has nothing wrong with it.
-pub(super) fn follower() -> Poison {
-    Poison { reason: Reason::Follower, detail: "an earlier event of its aggregate is parked".to_owned() }
 }

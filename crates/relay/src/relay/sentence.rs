@@ -6,7 +6,6 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use super::intake::follower;
 use super::{Now, Relay};
 use crate::aggregate::{AggregateId, Next};
 use crate::effect::Notice;
@@ -95,11 +94,18 @@ impl Relay {
         let followers = queue.len() - 1;
         let mut first = Some(poison);
         for mut pending in queue {
-            let own = pending.poison.take().map(|poison| *poison);
-            let poison = first.take().or(own).unwrap_or_else(follower);
+            let poison = first.take().unwrap_or_else(|| self.own_poison(&mut pending));
             self.store(pending, aggregate.clone(), key, scope, poison);
         }
         followers
+    }
+
+    /// Why an event is parked behind another: it may be poisonous itself, and then it is told like any other.
+    pub(super) fn own_poison(&mut self, pending: &mut Pending) -> Poison {
+        let Some(poison) = pending.poison.take() else { return follower() };
+        let Poison { reason, detail } = (*poison).clone();
+        self.tell(Notice::Quarantined { position: pending.position, reason, detail, followers: 0 });
+        *poison
     }
 
     fn store(
@@ -250,6 +256,11 @@ impl Relay {
             self.aggregates.open(None, queue);
         }
     }
+}
+
+/// Why an event is parked that has nothing wrong with it.
+fn follower() -> Poison {
+    Poison { reason: Reason::Follower, detail: "an earlier event of its aggregate is parked".to_owned() }
 }
 
 fn delivery(pending: &Pending) -> Option<Delivery> {

@@ -345,6 +345,30 @@ fn later_events_of_a_poisonous_one_are_parked_and_come_back_in_order() {
 }
 
 #[test]
+fn poison_behind_poison_is_named_as_well() {
+    let mut scene = Scene::new(|_| {});
+    // Behind it in the queue, and behind its row.
+    for seq in 1..=2 {
+        scene.wal.commit(vec![Some(Event { aggregate: 7, seq, poison: true })]);
+    }
+    scene.commit(7, 3);
+    scene.settle(|_| Verdict::Confirmed);
+    scene.wal.commit(vec![Some(Event { aggregate: 7, seq: 4, poison: true })]);
+    scene.commit(7, 5);
+    scene.settle(|_| Verdict::Confirmed);
+    let named = scene.notices.iter().map(|notice| match notice {
+        Notice::Quarantined { position, reason: Reason::NullColumn, .. } => {
+            scene.table.rows[position].event.seq
+        }
+        other => panic!("{other:?}"),
+    });
+    let mut named: Vec<_> = named.collect();
+    named.sort_unstable();
+    assert_eq!(named, [1, 2, 4]);
+    assert_eq!(scene.table.rows.len(), 5);
+}
+
+#[test]
 fn the_event_that_closes_the_channel_names_itself() {
     let mut scene = Scene::new(|_| {});
     for aggregate in 1..=20 {
