@@ -1,1 +1,55 @@
-//! The consumer side: claims, verdicts, retention. Built by a later issue; empty until then.
+//! The inbox of Postrider: each message handled once, though it is delivered at least once.
+//!
+//! A broker delivers again whatever was not acknowledged, so a consumer that crashes between its commit and
+//! its acknowledgement sees the message twice. The inbox is a table in the consumer's own database: the
+//! consumer claims the message in the transaction of its work, and the claim's verdict says whether there is
+//! anything to do. Work and claim commit together or not at all; that is all there is to it.
+//!
+//! ```no_run
+//! use postrider_inbox::{Inbox, Message, Verdict};
+//!
+//! # async fn acknowledge() {}
+//! # async fn park() {}
+//! # type Outcome = Result<(), Box<dyn std::error::Error>>;
+//! # async fn consume(client: &mut tokio_postgres::Client, body: &[u8]) -> Outcome {
+//! let inbox = Inbox::new("report-worker");
+//! let transaction = client.transaction().await?;
+//! match inbox.claim(&transaction, Message::new("E-42").content(body)).await? {
+//!     Verdict::Process => {
+//!         transaction.execute("update report set counter = counter + 1 where id = 'daily'", &[]).await?;
+//!         transaction.commit().await?;
+//!         acknowledge().await;
+//!     }
+//!     Verdict::Duplicate | Verdict::Stale => acknowledge().await,
+//!     Verdict::Mismatch | Verdict::Early => park().await,
+//! }
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! The rules, and what each prevents:
+//!
+//! - *Claim first, in the work's transaction.* A check before it and a mark after it both have a gap in which
+//!   a crash loses or repeats the work.
+//! - *Acknowledge after the commit.* Before it, a crash loses the message.
+//! - *READ COMMITTED only.* A concurrent copy waits for the first, then has to see what it did; under other
+//!   isolation levels it would fail instead ([`Error::NotReadCommitted`]).
+//! - *Effects outside the database need two phases* ([`TwoPhase`]): no transaction spans an e-mail, so after
+//!   a crash somebody has to ask whether it was sent.
+//! - *Content is hashed* ([`Message::content`]): the same id with another content is a bug of the sender, and
+//!   taking it for a duplicate would lose a message in silence. Without content there is no such check.
+//!
+//! The objects in the database are made by [`INBOX_SQL`]; the consumer's login is a member of
+//! `postrider_consumer`, which can call the functions and do nothing else.
+
+mod error;
+mod inbox;
+mod two_phase;
+
+pub use error::Error;
+pub use inbox::{Inbox, Message, Verdict, content_sha256};
+pub use two_phase::{Begun, Fence, TwoPhase};
+
+/// Makes the inbox in a database, or completes it: one script of several statements that an administrator
+/// runs.
+pub const INBOX_SQL: &str = include_str!("../../../sql/inbox.sql");

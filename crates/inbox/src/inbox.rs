@@ -1,0 +1,227 @@
+//! One phase: the claim in the consumer's own transaction.
+//!
+//! Invariant: [`Verdict::Process`] and the work it stands for become true with the same commit.
+
+use std::time::Duration;
+
+use sha2::{Digest as _, Sha256};
+use tokio_postgres::types::Type;
+use tokio_postgres::{Client, Transaction};
+
+use crate::error::Error;
+
+/// What to do with a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Verdict {
+    /// Do the work in this transaction, commit, then acknowledge.
+    Process,
+    /// It was completed before: acknowledge, nothing else.
+    Duplicate,
+    /// The same id was completed with other content: park it and raise an alarm. Nothing was written.
+    Mismatch,
+    /// Its number is not above the last one handled of its aggregate: acknowledge.
+    Stale,
+    /// Numbers before it are missing: wait, resynchronise or park it. Nothing was written.
+    Early,
+}
+
+/// A message as the inbox knows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Message<'a> {
+    id: &'a str,
+    source: &'a str,
+    content_sha256: Option<[u8; 32]>,
+    sequence: Option<(&'a str, i64)>,
+}
+
+impl<'a> Message<'a> {
+    /// A message by its id, 1 to 255 bytes: AMQP's `message_id`, or the key of the business (an order's
+    /// number) where the same thing can come under two ids.
+    pub const fn new(id: &'a str) -> Self {
+        Self { id, source: "", content_sha256: None, sequence: None }
+    }
+
+    /// Tells apart senders whose ids could meet; the default is one of no name.
+    #[must_use]
+    pub fn source(mut self, source: &'a str) -> Self {
+        self.source = source;
+        self
+    }
+
+    /// Remembers a hash of the content, so that the same id with another content is seen
+    /// ([`Verdict::Mismatch`]).
+    #[must_use]
+    pub fn content(mut self, content: &[u8]) -> Self {
+        self.content_sha256 = Some(content_sha256(content));
+        self
+    }
+
+    /// Its aggregate (1 to 1000 bytes), and its number in it: 1, 2, 3 and so on, without gaps.
+    #[must_use]
+    pub fn sequence(mut self, aggregate: &'a str, seq: i64) -> Self {
+        self.sequence = Some((aggregate, seq));
+        self
+    }
+
+    pub(crate) fn id_and_source(&self) -> (&'a str, &'a str) {
+        (self.id, self.source)
+    }
+
+    pub(crate) fn hash(&self) -> Option<&[u8]> {
+        self.content_sha256.as_ref().map(<[u8; 32]>::as_slice)
+    }
+}
+
+/// The hash that the inbox keeps of a content: SHA-256, the same as `sha256(content)` in Postgres.
+pub fn content_sha256(content: &[u8]) -> [u8; 32] {
+    Sha256::digest(content).into()
+}
+
+/// The inbox of one consumer: two consumers of one message do not know of each other.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Inbox {
+    consumer: String,
+    start_at_one: bool,
+}
+
+impl Inbox {
+    /// The inbox of the consumer of this name, 1 to 255 bytes; all its processes share it.
+    pub fn new(consumer: impl Into<String>) -> Self {
+        Self { consumer: consumer.into(), start_at_one: false }
+    }
+
+    /// Takes 1 for the first number of each aggregate. Without this it is the first that is seen, which suits
+    /// a consumer that joins late.
+    #[must_use]
+    pub fn start_at_one(mut self) -> Self {
+        self.start_at_one = true;
+        self
+    }
+
+    /// The consumer's name.
+    pub fn consumer(&self) -> &str {
+        &self.consumer
+    }
+
+    /// Claims a message: the first statement of the transaction, one round trip. A concurrent copy waits here
+    /// until the first one's transaction ends.
+    pub async fn claim(&self, transaction: &Transaction<'_>, message: Message<'_>) -> Result<Verdict, Error> {
+        let (aggregate, seq) = message.sequence.unzip();
+        let verdict = transaction
+            .query_typed_one(
+                "select postrider.inbox_claim($1, $2, $3, null, $4, $5, $6, $7)",
+                &[
+                    (&self.consumer, Type::TEXT),
+                    (&message.id, Type::TEXT),
+                    (&message.source, Type::TEXT),
+                    (&aggregate, Type::TEXT),
+                    (&seq, Type::INT8),
+                    (&self.start_at_one, Type::BOOL),
+                    (&message.hash(), Type::BYTEA),
+                ],
+            )
+            .await?;
+        match verdict.try_get(0)? {
+            "process" => Ok(Verdict::Process),
+            "duplicate" => Ok(Verdict::Duplicate),
+            "mismatch" => Ok(Verdict::Mismatch),
+            "stale" => Ok(Verdict::Stale),
+            "early" => Ok(Verdict::Early),
+            other => Err(Error::Unknown(other.to_owned())),
+        }
+    }
+
+    /// Remembers that the work failed, after its transaction was rolled back. Returns how many attempts have
+    /// failed; none if the message is completed after all, because the commit came through and its answer did
+    /// not.
+    pub async fn record_failure(
+        &self,
+        client: &Client,
+        message: Message<'_>,
+        error: &str,
+    ) -> Result<Option<i32>, Error> {
+        // Postgres takes no NUL in a text.
+        let error = error.replace('\0', " ");
+        let failed = client
+            .query_typed_one(
+                "select postrider.inbox_record_failure($1, $2, $3, $4)",
+                &[
+                    (&self.consumer, Type::TEXT),
+                    (&message.id, Type::TEXT),
+                    (&error, Type::TEXT),
+                    (&message.source, Type::TEXT),
+                ],
+            )
+            .await?;
+        Ok(failed.try_get(0)?)
+    }
+
+    /// Goes on with an aggregate behind a gap: the next number to be handled is `seq`. Never goes back.
+    pub async fn resynchronise(
+        &self,
+        client: &Client,
+        source: &str,
+        aggregate: &str,
+        seq: i64,
+    ) -> Result<(), Error> {
+        client
+            .query_typed_one(
+                "select postrider.inbox_resynchronise($1, $2, $3, $4)",
+                &[
+                    (&self.consumer, Type::TEXT),
+                    (&aggregate, Type::TEXT),
+                    (&seq, Type::INT8),
+                    (&source, Type::TEXT),
+                ],
+            )
+            .await?;
+        Ok(())
+    }
+
+    /// Deletes at most `batch` of this consumer's completed rows that are older than that, by the consumer's
+    /// own activity: a pause counts for an hour at most. Returns how many; call it until it is 0.
+    ///
+    /// # Errors
+    /// [`Error::InsideWindow`] if `older_than` is shorter than the duplicate window (22 days, unless
+    /// `postrider.inbox_window` says otherwise).
+    pub async fn prune(&self, client: &Client, older_than: Duration, batch: i32) -> Result<i64, Error> {
+        let pruned = client
+            .query_typed_one(
+                "select postrider.inbox_prune(make_interval(secs => $1), $2, $3)",
+                &[
+                    (&older_than.as_secs_f64(), Type::FLOAT8),
+                    (&batch, Type::INT4),
+                    (&self.consumer, Type::TEXT),
+                ],
+            )
+            .await?;
+        Ok(pruned.try_get(0)?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    async fn claimed(inbox: Inbox, mut client: Client) -> Result<(), Error> {
+        let id = String::from("E-42");
+        let transaction = client.transaction().await?;
+        inbox.claim(&transaction, Message::new(&id).sequence(&id, 1)).await?;
+        transaction.rollback().await?;
+        inbox.record_failure(&client, Message::new(&id), "no paper").await?;
+        Ok(())
+    }
+
+    #[test]
+    fn a_claim_can_be_awaited_in_a_task_of_its_own() {
+        fn takes<F: Future + Send>(_: fn(Inbox, Client) -> F) {}
+        takes(claimed);
+    }
+
+    #[test]
+    fn the_hash_is_sha256() {
+        let hash =
+            content_sha256(b"abc").iter().fold(String::new(), |text, byte| format!("{text}{byte:02x}"));
+        assert_eq!(hash, "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
+    }
+}

@@ -1,0 +1,183 @@
+//! Two phases: for effects outside the database, which no transaction undoes.
+//!
+//! Invariant: two workers never hold the same fence, and only the holder of the last one can complete.
+
+use std::time::Duration;
+
+use tokio_postgres::Client;
+use tokio_postgres::types::Type;
+
+use crate::error::Error;
+use crate::inbox::{Inbox, Message};
+
+/// What to do with a message whose effect lies outside the database.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Begun {
+    /// Do the work, then [`TwoPhase::complete`]; or [`TwoPhase::fail`] if it had no effect.
+    Process(Fence),
+    /// It was completed before: acknowledge, nothing else.
+    Duplicate,
+    /// The same id came with other content: park it and raise an alarm. Nothing was written.
+    Mismatch,
+    /// Another worker has it: come back later.
+    InProgress,
+    /// A worker had it and was not heard of again. Ask the other system, by its idempotency key, or a person
+    /// whether the effect took place; then complete or fail it.
+    Reconcile(Fence),
+}
+
+/// The right to say what became of a message; void as soon as another worker takes the message over.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fence {
+    id: String,
+    source: String,
+    number: i64,
+}
+
+impl Fence {
+    /// Its number, which grows each time the message is handed out: for systems that take one.
+    pub fn number(&self) -> i64 {
+        self.number
+    }
+}
+
+/// The inbox of one consumer, for effects outside the database. Each call is a transaction of its own.
+///
+/// ```no_run
+/// # use postrider_inbox::{Begun, Inbox, Message, TwoPhase};
+/// # async fn send_mail(key: &str) -> Result<String, std::io::Error> { Ok(key.to_owned()) }
+/// # async fn was_sent(key: &str) -> Result<Option<String>, std::io::Error> { Ok(Some(key.to_owned())) }
+/// # async fn consume(client: &tokio_postgres::Client) -> Result<(), Box<dyn std::error::Error>> {
+/// let inbox = TwoPhase::new(Inbox::new("mailer"), std::time::Duration::from_secs(60));
+/// match inbox.begin(client, Message::new("E-42")).await? {
+///     Begun::Process(fence) => {
+///         let receipt = send_mail("E-42").await?;
+///         inbox.complete(client, &fence, Some(&receipt)).await?;
+///     }
+///     Begun::Reconcile(fence) => match was_sent("E-42").await? {
+///         Some(receipt) => inbox.complete(client, &fence, Some(&receipt)).await?,
+///         None => drop(inbox.fail(client, &fence, "the worker was lost before it sent").await?),
+///     },
+///     Begun::Duplicate => {}
+///     Begun::InProgress => { /* requeue, later */ }
+///     Begun::Mismatch => { /* park */ }
+/// }
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TwoPhase {
+    inbox: Inbox,
+    lease: Duration,
+    owner: Option<String>,
+}
+
+impl TwoPhase {
+    /// Leases each message for so long: what is not completed by then is [`Begun::Reconcile`] for the next
+    /// worker.
+    pub fn new(inbox: Inbox, lease: Duration) -> Self {
+        Self { inbox, lease, owner: None }
+    }
+
+    /// How operators shall know this worker; the default is its `application_name` and the server's process
+    /// id.
+    #[must_use]
+    pub fn owner(mut self, owner: impl Into<String>) -> Self {
+        self.owner = Some(owner.into());
+        self
+    }
+
+    /// Asks for the message. Its number in an aggregate is not looked at.
+    pub async fn begin(&self, client: &Client, message: Message<'_>) -> Result<Begun, Error> {
+        let (id, source) = message.id_and_source();
+        let begun = client
+            .query_typed_one(
+                "select verdict, fence
+             from postrider.inbox_begin($1, $2, $3, null, make_interval(secs => $4), $5, $6)",
+                &[
+                    (&self.inbox.consumer(), Type::TEXT),
+                    (&id, Type::TEXT),
+                    (&source, Type::TEXT),
+                    (&self.lease.as_secs_f64(), Type::FLOAT8),
+                    (&self.owner, Type::TEXT),
+                    (&message.hash(), Type::BYTEA),
+                ],
+            )
+            .await?;
+        let fence = || -> Result<Fence, Error> {
+            Ok(Fence { id: id.to_owned(), source: source.to_owned(), number: begun.try_get(1)? })
+        };
+        match begun.try_get(0)? {
+            "process" => Ok(Begun::Process(fence()?)),
+            "duplicate" => Ok(Begun::Duplicate),
+            "mismatch" => Ok(Begun::Mismatch),
+            "in_progress" => Ok(Begun::InProgress),
+            "reconcile" => Ok(Begun::Reconcile(fence()?)),
+            other => Err(Error::Unknown(other.to_owned())),
+        }
+    }
+
+    /// The effect took place. Again with the same fence it changes nothing, so that it can be asked again
+    /// after a lost connection.
+    ///
+    /// # Errors
+    /// [`Error::StaleFence`] if another worker has taken the message over.
+    pub async fn complete(&self, client: &Client, fence: &Fence, outcome: Option<&str>) -> Result<(), Error> {
+        client
+            .query_typed_one(
+                "select postrider.inbox_complete($1, $2, $3, $4, $5)",
+                &[
+                    (&self.inbox.consumer(), Type::TEXT),
+                    (&fence.id, Type::TEXT),
+                    (&fence.number, Type::INT8),
+                    (&outcome, Type::TEXT),
+                    (&fence.source, Type::TEXT),
+                ],
+            )
+            .await?;
+        Ok(())
+    }
+
+    /// The work failed and had no effect: the next worker that asks gets it. Returns how many attempts were
+    /// begun.
+    ///
+    /// # Errors
+    /// [`Error::StaleFence`] if another worker has taken the message over.
+    pub async fn fail(&self, client: &Client, fence: &Fence, error: &str) -> Result<i32, Error> {
+        // Postgres takes no NUL in a text.
+        let error = error.replace('\0', " ");
+        let begun = client
+            .query_typed_one(
+                "select postrider.inbox_fail($1, $2, $3, $4, $5)",
+                &[
+                    (&self.inbox.consumer(), Type::TEXT),
+                    (&fence.id, Type::TEXT),
+                    (&fence.number, Type::INT8),
+                    (&error, Type::TEXT),
+                    (&fence.source, Type::TEXT),
+                ],
+            )
+            .await?;
+        Ok(begun.try_get(0)?)
+    }
+
+    /// The work takes longer: the lease begins anew.
+    ///
+    /// # Errors
+    /// [`Error::StaleFence`] if another worker has taken the message over: stop.
+    pub async fn extend(&self, client: &Client, fence: &Fence) -> Result<(), Error> {
+        client
+            .query_typed_one(
+                "select postrider.inbox_extend($1, $2, $3, make_interval(secs => $4), $5)",
+                &[
+                    (&self.inbox.consumer(), Type::TEXT),
+                    (&fence.id, Type::TEXT),
+                    (&fence.number, Type::INT8),
+                    (&self.lease.as_secs_f64(), Type::FLOAT8),
+                    (&fence.source, Type::TEXT),
+                ],
+            )
+            .await?;
+        Ok(())
+    }
+}

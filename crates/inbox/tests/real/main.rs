@@ -1,0 +1,10 @@
+//! The inbox on a real Postgres: the classic scenarios, concurrency, two phases, retention, rights.
+
+mod classic;
+mod concurrent;
+mod crowd;
+mod place;
+mod prune;
+mod rights;
+mod sequence;
+mod two_phase;
