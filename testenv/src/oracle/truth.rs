@@ -123,6 +123,15 @@ impl Truth {
         self
     }
 
+    /// Only the events that are not among these deliveries: what is still to come, for a consumer to wait for.
+    #[must_use]
+    pub fn without(mut self, deliveries: &[Delivery]) -> Self {
+        for delivery in deliveries {
+            self.events.remove(delivery.message_id());
+        }
+        self
+    }
+
     /// The event's row in quarantine, in whatever state.
     pub(super) fn kept(&self, message_id: &str) -> Option<&Kept> {
         self.kept.get(message_id)
