@@ -125,7 +125,7 @@ impl Inspection {
                 Reason::PublicationWithoutInsert,
                 format!("the publication {name} does not publish inserts"),
                 "only an insert is an event; those made while it does not publish them are not sent, \
-                 also not after mending",
+                 also not after mending; insert them again",
                 vec![format!("alter publication {name} set (publish = 'insert')")],
             ));
         }
@@ -142,7 +142,7 @@ impl Inspection {
                 return Err(stop_with(
                     Reason::PublicationNarrowed,
                     format!("the publication {name} has a row filter or a column list on the table {table}"),
-                    "rows or columns that it hides are not sent, also not after mending",
+                    "rows or columns that it hides are not sent, also not after mending; insert those rows again",
                     vec![format!("alter publication {name} drop table {table}"), add_table(subject, table)],
                 ));
             }
