@@ -78,9 +78,13 @@ async fn play(stage: &mut Stage, seed: u64, arguments: &Arguments) -> Result<()>
         faults.push(fault);
         let number = faults.len();
         println!("{:7.1} s  {number:>3}  {fault}", began.elapsed().as_secs_f64());
-        harm::harm(stage, &fault).await.with_context(|| format!("live through fault {number}: {fault}"))?;
+        harm::harm(stage, number, &fault)
+            .await
+            .with_context(|| format!("live through fault {number}: {fault}"))?;
         stage.ensure_running()?;
         if fault.recovers {
+            // What is parked may be all there is: then only a row of the quarantine can end a hold.
+            quarantine::retry(&stage.rig).await?;
             let ready = stage.relay().wait_ready(LIMIT).await;
             ready.with_context(|| format!("be ready again after fault {number}: {fault}"))?;
         }

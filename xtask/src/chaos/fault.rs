@@ -16,6 +16,8 @@ pub(super) enum Kind {
     BrokerLinkSilent,
     QueueUnbound,
     QueueFull,
+    Poison,
+    QuarantineRetried,
     PostgresRestarts,
     PostgresRestartsAtOnce,
     PostgresKilled,
@@ -58,7 +60,7 @@ pub(super) struct Sequence {
 }
 
 impl Kind {
-    const ALL: [Self; 21] = [
+    const ALL: [Self; 23] = [
         Self::BrokerRestarts,
         Self::BrokerKilled,
         Self::BrokerFreezes,
@@ -69,6 +71,8 @@ impl Kind {
         Self::BrokerLinkSilent,
         Self::QueueUnbound,
         Self::QueueFull,
+        Self::Poison,
+        Self::QuarantineRetried,
         Self::PostgresRestarts,
         Self::PostgresRestartsAtOnce,
         Self::PostgresKilled,
@@ -116,6 +120,8 @@ impl Kind {
             Self::BrokerLinkSilent => "link to the broker silent",
             Self::QueueUnbound => "queue unbound",
             Self::QueueFull => "queue full (reject-publish)",
+            Self::Poison => "poison",
+            Self::QuarantineRetried => "quarantine retried",
             Self::PostgresRestarts => "Postgres restarts (fast)",
             Self::PostgresRestartsAtOnce => "Postgres restarts (immediate)",
             Self::PostgresKilled => "Postgres killed",
@@ -131,11 +137,21 @@ impl Kind {
     }
 }
 
+impl Fault {
+    /// Whether the operator who mends it also asks for what was parked meanwhile.
+    pub(super) fn retries(&self) -> bool {
+        self.kind == Kind::QueueUnbound && self.way != 0
+    }
+}
+
 impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.kind.words())?;
         if self.kind.lasts() {
             write!(f, " for {:.1?}", self.hold)?;
+        }
+        if self.retries() {
+            f.write_str(", then what is parked is asked for")?;
         }
         match self.inner {
             Inner::Nothing => Ok(()),

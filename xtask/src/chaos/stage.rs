@@ -92,13 +92,20 @@ impl Stage {
 
     /// Kills the relay at work once another stands by, which then has the slot.
     pub(super) async fn fail_over(&mut self) -> Result<()> {
-        self.relay().wait_ready(LIMIT).await?;
+        let first = self.wait_walsender("read by the first relay", |_| true).await?;
         self.start()?;
         self.relay().wait_reason("standby", LIMIT).await?;
         let at = self.relays.len() - 2;
         self.peak_bytes = self.peak_bytes.max(self.relays[at].usage()?.peak_rss_bytes);
         self.relays[at].kill().await?;
-        self.relay().wait_ready(LIMIT).await
+        self.wait_walsender("read by the second relay", |pid| pid != first).await.map(drop)
+    }
+
+    async fn wait_walsender(&self, what: &str, wanted: impl Fn(i32) -> bool) -> Result<i32> {
+        let sql = self.rig.sql().await?;
+        let is_read = |slot: &Slot| slot.active_pid.is_some_and(&wanted);
+        let slot = Slot::wait(&sql, self.rig.name(), what, LIMIT, is_read).await?;
+        slot.active_pid.context("find who reads the slot")
     }
 
     /// What happens to the relay in the middle of something else. It is not waited for.
