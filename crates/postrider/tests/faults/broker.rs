@@ -17,7 +17,7 @@ async fn the_broker_restarts() -> Result<()> {
 
 /// RabbitMQ 3.10 writes down which quorum queues it has only some time after their declaration: one that is younger when
 /// the node is killed comes back empty, whatever it had confirmed.
-async fn remember_queues(scene: &Scene) -> Result<()> {
+pub(crate) async fn remember_queues(scene: &Scene) -> Result<()> {
     let write_down = "[dets:sync(Table) || Table <- dets:all()].";
     scene.servers.rabbitmq.ctl().run(&["eval", write_down]).await.map(drop)
 }
@@ -153,9 +153,16 @@ async fn a_blocked_broker_is_waited_for() -> Result<()> {
 #[tokio::test]
 async fn a_blocked_broker_does_not_hold_up_the_end() -> Result<()> {
     survives("SIGTERM while the broker is blocked", Setting::default(), async |scene| {
+        let connection = scene.connections().await?;
         scene.servers.rabbitmq.block().await?;
         scene.relay().wait_reason("blocked", LIMIT).await?;
-        scene.wait_owed(1).await?;
+        // Under load, as memory alarms are, and for longer than heartbeats take to end a connection.
+        for _ in 0..20 {
+            sleep(Duration::from_secs(1)).await;
+            scene.relay().wait_reason("blocked", LIMIT).await?;
+        }
+        ensure!(scene.connections().await? == connection, "keep the connection through the alarm");
+        scene.wait_owed(1000).await?;
         // Within `limits.drain_timeout_ms`, which is ten seconds.
         scene.end(Duration::from_secs(15)).await?;
         scene.servers.rabbitmq.unblock().await?;

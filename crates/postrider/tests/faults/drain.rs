@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
+use testenv::Stop;
 use testenv::writer::Backlog;
 
-use crate::scene::play;
+use crate::scene::{LIMIT, play, survives};
 use crate::setting::Setting;
 
 #[tokio::test]
@@ -29,6 +30,36 @@ async fn a_relay_that_is_told_to_end_leaves_nothing_to_repeat() -> Result<()> {
         }
         // Without a mark no copy is forgiven.
         scene.settle().await.map(drop)
+    })
+    .await
+}
+
+#[tokio::test]
+async fn a_relay_without_a_broker_ends_when_it_is_told() -> Result<()> {
+    survives("drain while the broker is away", Setting::default(), async |scene| {
+        scene.servers.rabbitmq.stop().await?;
+        scene.relay().wait_reason("broker", LIMIT).await?;
+        let owed = scene.wait_owed(100).await?;
+        scene.end(Duration::from_secs(15)).await?;
+        ensure!(scene.relay().log_text().contains("told to end"), "read that it was told: {owed} were owed");
+        scene.servers.rabbitmq.start_again().await?;
+        scene.mark_free().await?;
+        scene.start().await
+    })
+    .await
+}
+
+#[tokio::test]
+async fn a_relay_without_postgres_ends_when_it_is_told() -> Result<()> {
+    survives("drain while Postgres is away", Setting::postgres_link(), async |scene| {
+        scene.servers.postgres.stop(Stop::Immediate).await?;
+        scene.postgres_link().refuse().await?;
+        scene.relay().wait_reason("postgres", LIMIT).await?;
+        scene.end(Duration::from_secs(15)).await?;
+        scene.servers.postgres.start_again().await?;
+        scene.mark_free().await?;
+        scene.postgres_link().accept().await?;
+        scene.start().await
     })
     .await
 }

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
 use testenv::consumer::{Consumer, Delivery, Queue};
-use testenv::oracle::{Slot, judge};
+use testenv::oracle::{Fault, Slot, Verdict, judge};
 use testenv::relay::{Program, Relay};
 use testenv::writer::{Load, Writer};
 use testenv::{Link, Postgres, PostgresOptions, Protocol, Rig, eventually};
@@ -33,6 +33,10 @@ pub(crate) struct Scene {
     /// A consumer that runs from early on; without one the queue is read at the end, which is exact also where the
     /// broker fails.
     pub(crate) consumer: Option<Consumer>,
+    /// What the row itself has taken from the queue, in order, before the consumer.
+    pub(crate) taken: Vec<Delivery>,
+    /// Faults that have no mark in the queue.
+    pub(crate) faults: Vec<Fault>,
     postgres_link: Option<Link>,
     broker_link: Option<Link>,
     load: Load,
@@ -127,6 +131,8 @@ impl Scene {
             relays: Vec::new(),
             writer: None,
             consumer: None,
+            taken: Vec::new(),
+            faults: Vec::new(),
             postgres_link,
             broker_link,
             load: setting.load.clone(),
@@ -192,6 +198,19 @@ impl Scene {
     ///
     /// Returns what has arrived, in order.
     pub(crate) async fn settle(&mut self) -> Result<Vec<Delivery>> {
+        self.settle_beside(&[]).await
+    }
+
+    /// The same, with exactly these events undelivered in quarantine.
+    pub(crate) async fn settle_beside(&mut self, kept: &[&str]) -> Result<Vec<Delivery>> {
+        let (verdict, deliveries) = self.judge(kept, LIMIT).await?;
+        verdict.expect_clean()?;
+        self.end(LIMIT).await?;
+        Ok(deliveries)
+    }
+
+    /// What [`Self::settle_beside`] does but for the last word on the verdict, and the relay runs on.
+    pub(crate) async fn judge(&mut self, kept: &[&str], limit: Duration) -> Result<(Verdict, Vec<Delivery>)> {
         if let Some(mut writer) = self.writer.take() {
             writer.wait_events(100, LIMIT).await?;
             writer.stop().await?;
@@ -201,15 +220,23 @@ impl Scene {
             Some(consumer) => consumer,
             None => Consumer::start(&self.rig.queue).await?,
         };
-        let truth = self.rig.truth().await?;
-        let deliveries = consumer.finish(&truth, LIMIT).await?;
-        let verdict = judge(&truth, &deliveries, &[]);
+        let quarantine = self.quarantine().await?;
+        let truth = self.rig.truth().await?.with(&quarantine);
+        let mut deliveries = std::mem::take(&mut self.taken);
+        let to_come = truth.clone().without(&deliveries);
+        deliveries.extend(consumer.finish(&to_come, limit).await?);
+        let verdict = judge(&truth, &deliveries, &self.faults);
         // Before the slot: the oracle says more.
-        verdict.expect_clean()?;
-        followed?;
+        followed.with_context(|| verdict.to_string())?;
         println!("{} events, {} copies", verdict.committed, verdict.duplicates);
-        self.end(LIMIT).await?;
-        Ok(deliveries)
+        let undelivered = quarantine.undelivered();
+        let expected = kept.iter().all(|id| quarantine.of(id).is_some()) && verdict.quarantined == kept.len();
+        ensure!(
+            expected && undelivered == kept.len(),
+            "find {} events in quarantine: {undelivered}\n{verdict}",
+            kept.len()
+        );
+        Ok((verdict, deliveries))
     }
 
     /// Ends the latest relay as an operator would.

@@ -3,6 +3,7 @@
 use anyhow::{Context as _, Result, ensure};
 use testenv::consumer::Consumer;
 use testenv::oracle::{Commits, Slot};
+use tokio_postgres::types::ToSql;
 
 use crate::scene::{LIMIT, Scene};
 
@@ -10,6 +11,7 @@ use crate::scene::{LIMIT, Scene};
 const ORACLE: &str = "oracle";
 
 /// An event that a row writes itself.
+#[derive(Clone, Copy)]
 pub(crate) struct Single<'a> {
     /// The aggregate, of type `single`.
     pub(crate) aggregate: &'a str,
@@ -19,9 +21,38 @@ pub(crate) struct Single<'a> {
     pub(crate) exchange: Option<&'a str>,
     /// Another routing key than `single.placed`.
     pub(crate) routing_key: Option<&'a str>,
+    /// Another event type than `placed`, or none.
+    pub(crate) event_type: Option<&'a str>,
+    /// Headers, a JSON object.
+    pub(crate) headers: Option<&'a str>,
+    /// The size of the payload, at least thirty bytes.
+    pub(crate) payload_bytes: i32,
+}
+
+impl<'a> Single<'a> {
+    /// Event `seq` of an aggregate, by the configured route.
+    pub(crate) fn new(aggregate: &'a str, seq: i64) -> Self {
+        Self {
+            aggregate,
+            seq,
+            exchange: None,
+            routing_key: None,
+            event_type: Some("placed"),
+            headers: None,
+            payload_bytes: 30,
+        }
+    }
 }
 
 impl Scene {
+    /// The relay's connections at the broker, each by the process that serves it.
+    pub(crate) async fn connections(&self) -> Result<Vec<String>> {
+        let list = self.servers.rabbitmq.ctl().run(&["list_connections", "pid", "client_properties"]).await?;
+        let ours = format!("postrider {}", self.rig.name());
+        let pid = |line: &str| line.split_whitespace().next().unwrap_or_default().to_owned();
+        Ok(list.lines().filter(|line| line.contains(&ours)).map(pid).collect())
+    }
+
     /// Marks where the slot stands once nobody has it: after the relay was killed, or kept away from Postgres.
     pub(crate) async fn mark_free(&mut self) -> Result<Slot> {
         let slot = Slot::wait_free(&*self.rig.sql().await?, self.rig.name(), LIMIT).await?;
@@ -33,17 +64,35 @@ impl Scene {
     pub(crate) async fn write_event(&self, event: &Single<'_>) -> Result<String> {
         let statement = "with event as (
                  insert into postrider.outbox
-                        (aggregate_type, aggregate_id, event_type, payload, aggregate_seq, exchange, routing_key)
-                 values ('single', $1, 'placed', '{ \"alone\":1 }', $2, $3, $4)
+                        (aggregate_type, aggregate_id, event_type, payload, aggregate_seq, exchange, routing_key,
+                         headers)
+                 values ('single', $1, $5, (rpad('{ \"alone\":\"', $6 - 3, 'x') || '\" }')::json, $2, $3, $4,
+                         $7::text::jsonb)
                  returning id, aggregate_type, aggregate_id, aggregate_seq, payload
              )
              insert into shop.ledger (id, aggregate_type, aggregate_id, aggregate_seq, payload)
              select id, aggregate_type, aggregate_id, aggregate_seq, payload::text from event
              returning id::text";
-        let Single { aggregate, seq, exchange, routing_key } = event;
+        let Single { aggregate, seq, exchange, routing_key, event_type, headers, payload_bytes } = event;
         let sql = self.rig.sql().await?;
-        let row = sql.query_one(statement, &[aggregate, seq, exchange, routing_key]).await;
+        let values: [&(dyn ToSql + Sync); 7] =
+            [aggregate, seq, exchange, routing_key, event_type, payload_bytes, headers];
+        let row = sql.query_one(statement, &values).await;
         Ok(row.context("write an event")?.get(0))
+    }
+
+    /// Writes so many single events in one transaction, each of an aggregate of its own; `from` is the first's name.
+    pub(crate) async fn write_singles(&self, from: i32, count: i32) -> Result<()> {
+        let statement = "with event as (
+                insert into postrider.outbox (aggregate_type, aggregate_id, event_type, payload, aggregate_seq)
+                select 'single', n::text, 'placed', '{ \"alone\":1 }', 1
+                  from generate_series($1::int, $1::int + $2::int - 1) n
+                returning id, aggregate_type, aggregate_id, aggregate_seq, payload
+            )
+            insert into shop.ledger (id, aggregate_type, aggregate_id, aggregate_seq, payload)
+            select id, aggregate_type, aggregate_id, aggregate_seq, payload::text from event";
+        let sql = self.rig.sql().await?;
+        sql.execute(statement, &[&from, &count]).await.context("write single events").map(drop)
     }
 
     /// From now on the oracle knows where each commit stands, also if the relay's publication goes.
