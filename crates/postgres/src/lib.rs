@@ -12,6 +12,7 @@ mod error;
 mod failure;
 mod filter;
 mod identity;
+mod inbox;
 mod init;
 mod inspect;
 mod parked;

@@ -38,9 +38,13 @@ pub(crate) fn create_outbox(table: &TableName) -> String {
     format!("create table {table}{columns}")
 }
 
-/// The paragraphs of `schema.sql` that are statements, behind their comments and without their semicolons.
 fn statements() -> impl Iterator<Item = &'static str> {
-    SCHEMA_SQL.split("\n\n").map(str::trim).filter_map(|paragraph| {
+    paragraphs(SCHEMA_SQL)
+}
+
+/// The paragraphs of a script that are statements, behind their comments and without their last semicolons.
+pub(crate) fn paragraphs(script: &'static str) -> impl Iterator<Item = &'static str> {
+    script.split("\n\n").map(str::trim).filter_map(|paragraph| {
         let start = paragraph.lines().take_while(|line| line.starts_with("--")).map(|l| l.len() + 1).sum();
         paragraph.get(start..)?.strip_suffix(';')
     })

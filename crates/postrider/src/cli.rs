@@ -56,6 +56,9 @@ pub(crate) struct Init {
     /// Only say what is there and what would be created
     #[arg(long)]
     pub(crate) dry_run: bool,
+    /// Create the inbox instead, in the database of a consumer: no publication, no slot
+    #[arg(long, conflicts_with_all = ["wait", "no_failover"])]
+    pub(crate) inbox: bool,
     #[command(flatten)]
     pub(crate) creation: Creation,
 }
@@ -149,6 +152,7 @@ mod tests {
             "run",
             "--config f run --set a.b=c",
             "init --dry-run --wait 5 --no-failover",
+            "init --inbox --dry-run",
             "doctor --json",
             "status --json",
             "slot list --json",

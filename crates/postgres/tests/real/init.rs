@@ -53,6 +53,46 @@ async fn what_is_missing_is_made_in_order_and_what_is_there_stays() -> Result<()
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn the_inbox_is_made_without_publication_or_slot_and_stays() -> Result<()> {
+    let rig = Rig::empty("inbox").await?;
+    let inbox = async || -> Result<Vec<(String, bool)>> {
+        let mut made = Vec::new();
+        let tell = &mut |progress| {
+            if let Progress::Object { object, created } = progress {
+                made.push((object, created));
+            }
+        };
+        rig.owner.init_inbox(tell).await?;
+        Ok(made)
+    };
+    let plan = rig.owner.inbox_plan().await?;
+    // The role is the whole server's, and may be another test's.
+    assert!(plan.iter().all(|p| !p.present || p.object == "role postrider_consumer"), "{plan:?}");
+    let first = inbox().await?;
+    assert_eq!(first[0], ("schema postrider".to_owned(), true));
+    assert_eq!(first.len(), plan.len());
+    let left = "select (select count(*) from pg_publication) + (select count(*) from pg_replication_slots
+        where database = current_database())";
+    assert_eq!(rig.sql.query_one(left, &[]).await?.get::<_, i64>(0), 0);
+    let executable = "select has_function_privilege('postrider_consumer', oid, 'execute')
+        and not exists (select from aclexplode(proacl) where grantee = 0)
+        from pg_proc where oid = to_regproc('postrider.inbox_claim')";
+    assert!(rig.sql.query_one(executable, &[]).await?.get::<_, bool>(0));
+    let claim = "select postrider.inbox_claim('worker', 'E-42')";
+    assert_eq!(rig.sql.query_one(claim, &[]).await?.get::<_, &str>(0), "process");
+
+    rig.execute("drop function postrider.inbox_prune").await?;
+    for (object, created) in inbox().await? {
+        assert_eq!(created, object == "function postrider.inbox_prune", "{object}");
+    }
+    assert!(inbox().await?.iter().all(|(_, created)| !created));
+    assert_eq!(rig.sql.query_one(claim, &[]).await?.get::<_, &str>(0), "duplicate");
+    // A relay's database can have an inbox as well.
+    made(&rig).await?;
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn an_installation_without_quarantine_gets_it() -> Result<()> {
     let rig = Rig::empty("older").await?;
     made(&rig).await?;

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 use std::time::Duration;
 
-use postrider_postgres::{Admin, Progress};
+use postrider_postgres::{Admin, Planned, Progress};
 
 use super::table::say;
 use crate::cli::{Creation, Init};
@@ -12,23 +12,39 @@ use crate::peers;
 
 /// Each object on a line, created or present; then what comes next.
 pub(crate) async fn init(config: &Config, init: &Init) -> anyhow::Result<ExitCode> {
-    let subject = peers::subject(config)?;
-    let admin = Admin::connect(&peers::server(config)?).await?;
-    let options = options(init.creation);
-    if init.dry_run {
-        for planned in admin.init_plan(&subject, options).await? {
-            // As SQL, so that an administrator can read it, and feed it to psql.
-            if planned.present {
-                say(&format!("-- {}: present\n", planned.object))?;
-            } else {
-                say(&format!("-- {}: missing, would be created by\n{};\n", planned.object, planned.sql))?;
-            }
+    let server = peers::server(config)?;
+    if init.inbox {
+        let admin = Admin::connect(&server).await?;
+        if init.dry_run {
+            say_plan(&admin.inbox_plan().await?)?;
+        } else {
+            admin.init_inbox(&mut |progress| tell(&progress)).await?;
+            say("next: grant postrider_consumer to the role that your consumer logs in as\n")?;
         }
         return Ok(ExitCode::SUCCESS);
     }
-    admin.init(&subject, options, &mut |progress| tell(&progress)).await?;
-    say("next: postrider run\n")?;
+    let subject = peers::subject(config)?;
+    let admin = Admin::connect(&server).await?;
+    let options = options(init.creation);
+    if init.dry_run {
+        say_plan(&admin.init_plan(&subject, options).await?)?;
+    } else {
+        admin.init(&subject, options, &mut |progress| tell(&progress)).await?;
+        say("next: postrider run\n")?;
+    }
     Ok(ExitCode::SUCCESS)
+}
+
+/// As SQL, so that an administrator can read it, and feed it to psql.
+fn say_plan(plan: &[Planned]) -> anyhow::Result<()> {
+    for planned in plan {
+        if planned.present {
+            say(&format!("-- {}: present\n", planned.object))?;
+        } else {
+            say(&format!("-- {}: missing, would be created by\n{};\n", planned.object, planned.sql))?;
+        }
+    }
+    Ok(())
 }
 
 /// How the slot is to be created.

@@ -59,6 +59,26 @@ async fn init_creates_what_is_missing_and_changes_nothing() -> Result<()> {
 }
 
 #[tokio::test]
+async fn init_creates_an_inbox_where_a_consumer_works() -> Result<()> {
+    let stage = Stage::bare(Scope::shared("init inbox").await?).await?;
+    let (plan, _) = expect(&stage.rig.admin, "init --inbox --dry-run", 0).await?;
+    ensure!(
+        plan.contains("-- function postrider.inbox_claim: missing, would be created by\ncreate or"),
+        "{plan}"
+    );
+    ensure!(stage.text("select count(*)::text from pg_namespace where nspname = 'postrider'").await? == "0");
+    let (printed, _) = expect(&stage.rig.admin, "init --inbox", 0).await?;
+    ensure!(printed.starts_with("schema postrider: created\ntable postrider.inbox: created\n"), "{printed}");
+    ensure!(printed.ends_with("next: grant postrider_consumer to the role that your consumer logs in as\n"));
+    ensure!(stage.text("select postrider.inbox_claim('worker', 'E-42')").await? == "process");
+    let (printed, _) = expect(&stage.rig.admin, "init --inbox", 0).await?;
+    ensure!(!printed.contains("created"), "{printed}");
+    let (_, said) = expect(&stage.rig.admin, "init --inbox --wait 5", 2).await?;
+    ensure!(said.contains("--inbox"), "{said}");
+    Ok(())
+}
+
+#[tokio::test]
 async fn a_dry_run_prints_the_sql_that_does_the_same() -> Result<()> {
     let (server, stage) = own_server("init dry run").await?;
     let (printed, _) = expect(&stage.rig.admin, "init --dry-run", 0).await?;
