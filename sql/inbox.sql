@@ -234,18 +234,18 @@ revoke execute on function postrider.inbox_claim from public;
 grant execute on function postrider.inbox_claim to postrider_consumer;
 
 -- One phase: after the consumer's transaction was rolled back, in one of its own. Returns how many attempts
--- have failed, so that the consumer can give up; null if the message is completed after all (the commit
--- came through, its answer did not): acknowledge it.
+-- have failed, so that the consumer can give up, and since when; nulls if the message is completed after all
+-- (the commit came through, its answer did not): acknowledge it.
 create or replace function postrider.inbox_record_failure(
     consumer   text,
     message_id text,
     error      text,
-    source     text default ''
+    source     text default '',
+    out attempts        integer,
+    out first_failed_at timestamptz
 )
-returns integer language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
 #variable_conflict use_column
-declare
-    failed integer;
 begin
     perform postrider.inbox_check(consumer, message_id, source);
     insert into postrider.inbox as i (consumer, source, message_id, status, last_error)
@@ -254,11 +254,11 @@ begin
         on conflict (consumer, source, message_id) do update
         set status = 'failed', attempts = i.attempts + 1, last_error = excluded.last_error
         where i.status in ('received', 'failed')
-        returning i.attempts into failed;
+        returning i.attempts, i.received_at
+        into inbox_record_failure.attempts, inbox_record_failure.first_failed_at;
     perform postrider.inbox_one_phase(i.status, i.consumer, i.message_id) from postrider.inbox i
         where i.consumer = inbox_record_failure.consumer and i.source = inbox_record_failure.source
         and i.message_id = inbox_record_failure.message_id;
-    return failed;
 end
 $$;
 revoke execute on function postrider.inbox_record_failure from public;

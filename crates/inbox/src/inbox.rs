@@ -2,7 +2,7 @@
 //!
 //! Invariant: [`Verdict::Process`] and the work it stands for become true with the same commit.
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use sha2::{Digest as _, Sha256};
 use tokio_postgres::types::Type;
@@ -77,6 +77,15 @@ pub fn content_sha256(content: &[u8]) -> [u8; 32] {
     Sha256::digest(content).into()
 }
 
+/// How often the work of a message has failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Failed {
+    /// How many attempts have failed.
+    pub attempts: i32,
+    /// When the first one did, by the database's clock.
+    pub first_at: SystemTime,
+}
+
 /// The inbox of one consumer: two consumers of one message do not know of each other.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Inbox {
@@ -131,20 +140,19 @@ impl Inbox {
         }
     }
 
-    /// Remembers that the work failed, after its transaction was rolled back. Returns how many attempts have
-    /// failed; none if the message is completed after all, because the commit came through and its answer did
-    /// not.
+    /// Remembers that the work failed, after its transaction was rolled back. None if the message is completed
+    /// after all, because the commit came through and its answer did not.
     pub async fn record_failure(
         &self,
         client: &Client,
         message: Message<'_>,
         error: &str,
-    ) -> Result<Option<i32>, Error> {
+    ) -> Result<Option<Failed>, Error> {
         // Postgres takes no NUL in a text.
         let error = error.replace('\0', " ");
         let failed = client
             .query_typed_one(
-                "select postrider.inbox_record_failure($1, $2, $3, $4)",
+                "select attempts, first_failed_at from postrider.inbox_record_failure($1, $2, $3, $4)",
                 &[
                     (&self.consumer, Type::TEXT),
                     (&message.id, Type::TEXT),
@@ -153,7 +161,10 @@ impl Inbox {
                 ],
             )
             .await?;
-        Ok(failed.try_get(0)?)
+        Ok(match failed.try_get(0)? {
+            Some(attempts) => Some(Failed { attempts, first_at: failed.try_get(1)? }),
+            None => None,
+        })
     }
 
     /// Goes on with an aggregate behind a gap: the next number to be handled is `seq`. Never goes back.

@@ -47,7 +47,7 @@ mod inbox;
 mod two_phase;
 
 pub use error::Error;
-pub use inbox::{Inbox, Message, Verdict, content_sha256};
+pub use inbox::{Failed, Inbox, Message, Verdict, content_sha256};
 pub use two_phase::{Begun, Fence, TwoPhase};
 
 /// Makes the inbox in a database, or completes it: one script of several statements that an administrator

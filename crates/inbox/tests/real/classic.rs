@@ -1,6 +1,6 @@
 //! The scenarios that every consumer meets, with and without the inbox.
 
-use anyhow::Result;
+use anyhow::{Context as _, Result};
 use postrider_inbox::{Inbox, Message, Verdict};
 use testenv::Sql;
 
@@ -163,12 +163,15 @@ async fn a_failed_message_is_claimed_again_and_its_attempts_are_counted() -> Res
     let mut sql = place.connect().await?;
     let inbox = Inbox::new("report-worker");
     let message = Message::new("E-42").content(b"one");
+    let mut first = None;
     for attempt in 1..=3 {
         let transaction = sql.transaction().await?;
         assert_eq!(inbox.claim(&transaction, message).await?, Verdict::Process);
         transaction.batch_execute(COUNT).await?;
         transaction.rollback().await?;
-        assert_eq!(inbox.record_failure(&sql, message, "no\0 paper").await?, Some(attempt));
+        let failed = inbox.record_failure(&sql, message, "no\0 paper").await?.context("it has failed")?;
+        assert_eq!(failed.attempts, attempt);
+        assert_eq!(*first.get_or_insert(failed.first_at), failed.first_at);
     }
     let row =
         sql.query_one("select status, attempts, last_error, completed_at from postrider.inbox", &[]).await?;
