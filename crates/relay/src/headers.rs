@@ -15,6 +15,8 @@ pub(crate) struct Headers {
     pub(crate) all: Vec<(Arc<str>, HeaderValue)>,
     /// Names of the row's headers that were left out, being ours.
     pub(crate) dropped: Vec<Box<str>>,
+    /// Those of the row's headers that cannot be carried, as they were printed.
+    pub(crate) bad: Vec<(Box<str>, Box<str>)>,
 }
 
 /// The names that are ours, shared by all messages.
@@ -81,22 +83,48 @@ impl Headers {
     /// Adds a row's own headers, a flat JSON object; of a name that comes twice the last counts.
     /// The error says what is wrong with them, and shows no value.
     pub(crate) fn add_row(&mut self, names: &HeaderNames, json: &str) -> Result<(), String> {
+        self.sort(names, json, |_, _, _, why| Err(why))
+    }
+
+    /// Adds those that can be carried, and puts the others aside.
+    pub(crate) fn add_row_in_part(&mut self, names: &HeaderNames, json: &str) {
+        let put_aside = |headers: &mut Headers, name: Box<str>, raw: &str, _| {
+            headers.bad.push((name, raw.into()));
+            Ok(())
+        };
+        if self.sort(names, json, put_aside).is_err() {
+            self.bad.push(("headers".into(), json.into()));
+        }
+    }
+
+    fn sort(
+        &mut self,
+        names: &HeaderNames,
+        json: &str,
+        mut refuse: impl FnMut(&mut Headers, Box<str>, &str, String) -> Result<(), String>,
+    ) -> Result<(), String> {
         // Some mappers write JSON's null where they have no object.
         let object: Option<BTreeMap<Box<str>, &RawValue>> =
             serde_json::from_str(json).map_err(|_| "the row's headers are no JSON object".to_owned())?;
         for (name, raw) in object.unwrap_or_default() {
+            let raw = raw.get();
             if name.len() > u8::MAX.into() {
-                return Err(format!("a header's name has {} bytes, at most 255 can be carried", name.len()));
-            }
-            if matches!(&*name, "CC" | "BCC") {
-                return Err(format!("the header {name} would make the broker route copies of the message"));
-            }
-            if names.are_ours(&name) {
+                let why = format!("a header's name has {} bytes, at most 255 can be carried", name.len());
+                refuse(self, name, raw, why)?;
+            } else if matches!(&*name, "CC" | "BCC") {
+                let why = format!("the header {name} would make the broker route copies of the message");
+                refuse(self, name, raw, why)?;
+            } else if names.are_ours(&name) {
                 self.dropped.push(name);
-            } else if let Some(value) =
-                scalar(raw.get()).map_err(|what| format!("the header {name:?} {what}"))?
-            {
-                self.all.push((name.into(), value));
+            } else {
+                match scalar(raw) {
+                    Ok(Some(value)) => self.all.push((name.into(), value)),
+                    Ok(None) => {}
+                    Err(what) => {
+                        let why = format!("the header {name:?} {what}");
+                        refuse(self, name, raw, why)?;
+                    }
+                }
             }
         }
         Ok(())
@@ -176,6 +204,24 @@ mod tests {
             vec![("$serde_json::private::RawValue", Long(1))],
             &[],
         );
+    }
+
+    #[test]
+    fn what_cannot_be_carried_is_put_aside_as_it_was() {
+        let check = |json: &str, all: &[&str], bad: &[(&str, &str)]| {
+            let mut headers = Headers::default();
+            headers.add_row_in_part(&HeaderNames::new(), json);
+            assert_eq!(headers.all.iter().map(|(name, _)| &**name).collect::<Vec<_>>(), all, "{json}");
+            let found: Vec<_> = headers.bad.iter().map(|(name, raw)| (&**name, &**raw)).collect();
+            assert_eq!(found, bad, "{json}");
+        };
+        check(
+            r#"{"a": {"b":  1}, "c": 1, "CC": "x", "d": null, "e": "\ud800", "aggregate_id": []}"#,
+            &["c"],
+            &[("CC", r#""x""#), ("a", r#"{"b":  1}"#), ("e", r#""\ud800""#)],
+        );
+        check("[1]", &[], &[("headers", "[1]")]);
+        check("null", &[], &[]);
     }
 
     #[test]

@@ -173,10 +173,10 @@ impl Mapping {
         let filled = || self.settings.routing_key.fill(fields).filter(|_| routable).map(Box::<str>::from);
         let occurred_at = row.occurred_at.parse::<Timestamp>("timestamp").ok().flatten();
         let without_its_own = Row { headers: row.headers.emptied(), ..*row };
-        let headers = self
-            .headers(row, fields, occurred_at)
-            .or_else(|_| self.headers(&without_its_own, fields, occurred_at))
-            .unwrap_or_default();
+        let mut headers = self.headers(&without_its_own, fields, occurred_at).unwrap_or_default();
+        if let Ok(Some(json)) = row.headers.text() {
+            headers.add_row_in_part(&self.header_names, json);
+        }
         Draft {
             exchange: match row.exchange.text() {
                 Ok(Some(exchange)) => Some(exchange.into()),
@@ -192,6 +192,7 @@ impl Mapping {
                 .or_else(|| Some(self.content_type(payload).clone())),
             timestamp_s: occurred_at.and_then(Timestamp::amqp),
             headers: headers.all,
+            bad_headers: headers.bad,
             body: body(row.payload, payload, usize::MAX).ok(),
             row: Some(row.to_json().into()),
         }

@@ -250,6 +250,9 @@ pub struct Draft {
     pub timestamp_s: Option<u64>,
     /// Every header but `postrider_position`.
     pub headers: Vec<(Arc<str>, HeaderValue)>,
+    /// Those of the row's own headers that cannot be carried, each as Postgres printed it: while there are any,
+    /// the message is not complete.
+    pub bad_headers: Vec<(Box<str>, Box<str>)>,
     /// The body; `None` where the row had no readable payload.
     pub body: Option<Bytes>,
     /// Of a row that could not be mapped: its columns but the payload as Postgres printed them, a JSON object
@@ -268,6 +271,7 @@ impl From<&Message> for Draft {
             content_type: Some(Arc::clone(&message.content_type)),
             timestamp_s: message.timestamp_s,
             headers: message.headers.clone(),
+            bad_headers: Vec::new(),
             body: Some(message.body.clone()),
             row: None,
         }
@@ -302,6 +306,9 @@ impl Draft {
             return Err((Reason::MessageTooLarge, detail));
         }
         self.correlation_id.as_deref().map_or(Ok(()), |text| short("correlation id", text))?;
+        if let Some((name, _)) = self.bad_headers.first() {
+            return Err((Reason::BadHeader, format!("the header {name:?} cannot be carried")));
+        }
         if let Some((name, _)) = self.headers.iter().find(|(name, _)| name.len() > SHORT_STRING_BYTES_MAX) {
             let detail = format!("a header's name has {} bytes", name.len());
             return Err((Reason::BadHeader, detail));
@@ -328,6 +335,7 @@ impl Draft {
             HeaderValue::Text(text) => 64 + text.len(),
             HeaderValue::Bool(_) | HeaderValue::Int(_) | HeaderValue::Long(_) => 64,
         });
-        size_of::<Self>() + texts + headers.sum::<usize>() + self.body.as_ref().map_or(0, Bytes::len)
+        let bad = self.bad_headers.iter().map(|(name, raw)| 32 + name.len() + raw.len()).sum::<usize>();
+        size_of::<Self>() + texts + bad + headers.sum::<usize>() + self.body.as_ref().map_or(0, Bytes::len)
     }
 }

@@ -1,7 +1,7 @@
 //! The header table as a JSON object, in its order, and back.
 //!
-//! Invariant: what [`write()`] makes, [`read()`] reads as it was. JSON has one kind of integer: only
-//! `event_version` is of 32 bits.
+//! Invariant: what [`write()`] makes, [`read()`] reads as it was; or refuses, if there is a header that cannot be
+//! carried. JSON has one kind of integer: only `event_version` is of 32 bits.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -16,9 +16,10 @@ type Table = Vec<(Arc<str>, HeaderValue)>;
 /// The only header that is a 32-bit integer.
 const INT: &str = "event_version";
 
-/// Of a name that comes twice the last counts.
-pub(super) fn write(headers: &[(Arc<str>, HeaderValue)]) -> String {
-    serde_json::to_string(&Flat(headers)).expect("texts, booleans and integers are JSON")
+/// Of a name that comes twice the last counts. One that cannot be carried is a list with what was printed, as
+/// text: whatever that is, it is nested no deeper, so that the server takes it and [`read()`] does not.
+pub(super) fn write(headers: &[(Arc<str>, HeaderValue)], bad: &[(Box<str>, Box<str>)]) -> String {
+    serde_json::to_string(&Flat { headers, bad }).expect("texts, booleans, integers and lists are JSON")
 }
 
 /// An error says what an edit has made that is no header, and shows no value.
@@ -60,7 +61,10 @@ fn value(name: &str, raw: &str) -> Result<HeaderValue, &'static str> {
     }
 }
 
-struct Flat<'a>(&'a [(Arc<str>, HeaderValue)]);
+struct Flat<'a> {
+    headers: &'a [(Arc<str>, HeaderValue)],
+    bad: &'a [(Box<str>, Box<str>)],
+}
 
 #[derive(Serialize)]
 #[serde(untagged)]
@@ -68,11 +72,13 @@ enum Scalar<'a> {
     Text(&'a str),
     Bool(bool),
     Integer(i64),
+    Bad([&'a str; 1]),
 }
 
 impl Serialize for Flat<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_map(self.0.iter().map(|(name, value)| {
+        let bad = self.bad.iter().map(|(name, printed)| (&**name, Scalar::Bad([printed])));
+        let headers = self.headers.iter().map(|(name, value)| {
             let scalar = match value {
                 HeaderValue::Text(text) => Scalar::Text(text),
                 HeaderValue::Bool(value) => Scalar::Bool(*value),
@@ -80,7 +86,8 @@ impl Serialize for Flat<'_> {
                 HeaderValue::Long(value) => Scalar::Integer(*value),
             };
             (&**name, scalar)
-        }))
+        });
+        serializer.collect_map(headers.chain(bad))
     }
 }
 
@@ -133,12 +140,24 @@ mod tests {
             let others = others.into_iter().filter(|(name, _)| name != INT);
             let table: Table =
                 version.into_iter().chain(others.map(|(name, value)| (Arc::from(name), value))).collect();
-            prop_assert_eq!(read(&write(&table)), Ok(table));
+            prop_assert_eq!(read(&write(&table, &[])), Ok(table));
         }
 
         #[test]
         fn no_edit_panics(json: String) {
             let _ = read(&json);
+        }
+    }
+
+    #[test]
+    fn what_could_not_be_carried_stays_so() {
+        let table = [(Arc::from("good"), HeaderValue::Long(1))];
+        let written = write(&table, &[("a".into(), "{\"b\":  1}".into())]);
+        assert_eq!(written, r#"{"good":1,"a":["{\"b\":  1}"]}"#);
+        assert_eq!(read(&written), Err(r#"the header "a" is nested"#.to_owned()));
+        for name in ["CC", "n", "headers"] {
+            let written = write(&table, &[(name.into(), "\"x\"".into())]);
+            assert!(read(&written).is_err(), "{written}");
         }
     }
 

@@ -133,6 +133,7 @@ fn draft(row: &Row) -> Result<Result<Draft, String>, Unreadable> {
         content_type: text(10)?.map(Arc::from),
         timestamp_s,
         headers,
+        bad_headers: Vec::new(),
         body: row.try_get::<_, Option<&[u8]>>(13)?.map(Bytes::copy_from_slice),
         row: text(14)?.map(Box::from),
     }))

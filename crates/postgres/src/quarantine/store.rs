@@ -67,7 +67,7 @@ impl Transaction<'_> {
         // A timestamp of Postgres in seconds is far below.
         let timestamp_s =
             column(rows, |row| row.draft.timestamp_s.map(|s| i64::try_from(s).unwrap_or(i64::MAX)));
-        let headers = column(rows, |row| headers::write(&row.draft.headers));
+        let headers = column(rows, |row| headers::write(&row.draft.headers, &row.draft.bad_headers));
         let outbox_row = column(rows, |row| row.draft.row.as_deref());
         let committed_at = column(rows, |row| time(row.committed_us));
         let body = column(rows, |row| row.draft.body.as_deref());

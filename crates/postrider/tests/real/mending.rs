@@ -45,7 +45,8 @@ async fn a_row_that_was_mended_goes_and_one_that_stays_bad_is_parked_again() -> 
     write(&stage, "id", "headers", "'{\"CC\": \"p4yl04d\"}'").await?;
     write(&stage, "same", "routing_key", "repeat('s', 256)").await?;
     write(&stage, "worse", "routing_key", "repeat('t', 256)").await?;
-    let before = stage.wait_rows("five rows", |rows| rows.len() == 5).await?;
+    write(&stage, "as it is", "headers", "'{\"deep\": {\"p4yl04d\": 1}}'").await?;
+    let before = stage.wait_rows("six rows", |rows| rows.len() == 6).await?;
     mend(&stage, "routing_key = 'order.mended'", "key").await?;
     mend(&stage, "event_type = 'placed', routing_key = 'order.placed'", "type").await?;
     mend(
@@ -58,11 +59,11 @@ async fn a_row_that_was_mended_goes_and_one_that_stays_bad_is_parked_again() -> 
         .await?;
     let (printed, said) = expect(&stage.rig.admin, "quarantine retry --all", 1).await?;
     for part in
-        ["5 events", "short_string: the routing key has 256 bytes", "bad_header: the header \"h\" is nested"]
+        ["6 events", "short_string: the routing key has 256 bytes", "bad_header: the header \"h\" is nested"]
     {
         assert!(printed.contains(part), "expect {part:?} in {printed}");
     }
-    assert!(printed.ends_with("3 delivered, 2 parked again\n"), "{printed}");
+    assert!(printed.ends_with("3 delivered, 3 parked again\n"), "{printed}");
     assert!(said.contains("mend the cause, then retry"), "{said}");
 
     let mut delivered = BTreeMap::new();
@@ -99,9 +100,11 @@ async fn a_row_that_was_mended_goes_and_one_that_stays_bad_is_parked_again() -> 
                 && rows.iter().all(|row| row["state"] != "released")
         })
         .await?;
-    for (aggregate, reason, says) in
-        [("same", "short_string", "256 bytes"), ("worse", "bad_header", "the header \"h\" is nested")]
-    {
+    for (aggregate, reason, says) in [
+        ("same", "short_string", "256 bytes"),
+        ("worse", "bad_header", "the header \"h\" is nested"),
+        ("as it is", "bad_header", "the header \"deep\" is nested"),
+    ] {
         let row = of(&rows, aggregate);
         assert_eq!((&row["state"], &row["reason"]), (&json!("parked"), &json!(reason)), "{row}");
         assert!(row["detail"].as_str().is_some_and(|detail| detail.contains(says)), "{row}");
@@ -109,8 +112,8 @@ async fn a_row_that_was_mended_goes_and_one_that_stays_bad_is_parked_again() -> 
             relay.wait_log(&format!("position={} ", row["position"].as_str().expect("text")), LIMIT).await?;
         assert!(line.contains("quarantined"), "{line}");
     }
-    assert_eq!(relay.count_lines("parked again"), 2, "{}", relay.log_text());
-    relay.wait_metric("postrider_quarantine_events", &[], 2.0).await?;
+    assert_eq!(relay.count_lines("parked again"), 3, "{}", relay.log_text());
+    relay.wait_metric("postrider_quarantine_events", &[], 3.0).await?;
     stage.expect_empty_queue().await?;
     relay.expect_drain().await
 }

@@ -49,6 +49,7 @@ fn draft() -> impl Strategy<Value = Draft> {
             content_type: text().map(|text| text.as_ref().into()),
             timestamp_s,
             headers,
+            bad_headers: Vec::new(),
             body,
             row,
         }
