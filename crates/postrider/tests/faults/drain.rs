@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
+use nix::sys::signal::Signal;
 use testenv::Stop;
 use testenv::writer::Backlog;
 
@@ -43,6 +44,24 @@ async fn a_relay_without_a_broker_ends_when_it_is_told() -> Result<()> {
         scene.end(Duration::from_secs(15)).await?;
         ensure!(scene.relay().log_text().contains("told to end"), "read that it was told: {owed} were owed");
         scene.servers.rabbitmq.start_again().await?;
+        scene.mark_free().await?;
+        scene.start().await
+    })
+    .await
+}
+
+#[tokio::test]
+async fn a_second_signal_ends_the_relay_at_once() -> Result<()> {
+    survives("two signals", Setting::default(), async |scene| {
+        scene.servers.rabbitmq.block().await?;
+        scene.relay().wait_reason("blocked", LIMIT).await?;
+        scene.wait_owed(100).await?;
+        scene.relay().signal(Signal::SIGTERM)?;
+        scene.relay().wait_log("told to end", LIMIT).await?;
+        scene.relay().signal(Signal::SIGINT)?;
+        let exit = scene.relay().wait_exit(LIMIT).await?;
+        ensure!(exit.code() == Some(130), "end at once: {exit}");
+        scene.servers.rabbitmq.unblock().await?;
         scene.mark_free().await?;
         scene.start().await
     })

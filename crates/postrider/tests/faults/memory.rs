@@ -1,7 +1,8 @@
 //! Memory is bounded by the limits and the largest row (P5), whatever the size of a transaction or the length of an
 //! outage; and Postgres is answered all the time.
 //!
-//! The rows are smaller than they could be; `POSTRIDER_FAULTS=full` makes them as large as the promise is meant.
+//! The rows are smaller than they could be; `POSTRIDER_FAULTS=full` makes them as large as the promise is meant,
+//! which takes ten minutes.
 
 use std::time::Duration;
 
@@ -125,7 +126,7 @@ async fn an_outage_under_load_takes_little_memory() -> Result<()> {
         scene.servers.rabbitmq.stop().await?;
         let walsender = scene.rig.slot().await?.active_pid;
         // The shop sells on beside it.
-        for _ in 0..size(2, 40) {
+        for _ in 0..size(2, 15) {
             let load = Backlog { transactions: size(10_000, 20_000), orders: 5_000, ..Backlog::default() };
             scene.rig.write_backlog(&load).await?;
             tokio::time::sleep(Duration::from_secs(size(2, 8).into())).await;

@@ -52,6 +52,23 @@ async fn the_walsender_is_terminated() -> Result<()> {
 }
 
 #[tokio::test]
+async fn a_server_without_a_free_connection_is_waited_for() -> Result<()> {
+    survives("no connection free", Setting::default(), async |scene| {
+        let sql = scene.rig.sql().await?;
+        sql.batch_execute("alter role postrider_relay connection limit 0").await?;
+        sql.batch_execute(
+            "select pg_terminate_backend(pid) from pg_stat_activity where usename = 'postrider_relay'",
+        )
+        .await?;
+        scene.relay().wait_log("53300", LIMIT).await?;
+        scene.relay().wait_reason("postgres", LIMIT).await?;
+        sql.batch_execute("alter role postrider_relay connection limit -1").await?;
+        scene.relay().wait_ready(LIMIT).await
+    })
+    .await
+}
+
+#[tokio::test]
 async fn the_connection_to_postgres_is_cut_inside_a_frame() -> Result<()> {
     type Wanted = fn(&Frame) -> bool;
     let cuts: [Wanted; 3] =

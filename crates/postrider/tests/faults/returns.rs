@@ -44,7 +44,7 @@ async fn wait_returned(scene: &Scene, count: usize) -> Result<()> {
 async fn relay_and_broker_die_while_an_aggregate_comes_back() -> Result<()> {
     let load = Load { orders: 100, transactions_per_second: Some(40.0), ..Load::default() };
     // Slow enough to be met on the way.
-    let setting = Setting { load, ..Setting::default() }.set("limits.events_per_second", "250");
+    let setting = Setting { load, ..Setting::default() }.set("limits.events_per_second", "400");
     play("retry under fire", setting, async |scene| {
         scene.begin().await?;
         let late = scene.rig.scope.named("late");
@@ -65,6 +65,7 @@ async fn relay_and_broker_die_while_an_aggregate_comes_back() -> Result<()> {
             let from = PARKED + 1 + 40 * i64::try_from(number)?;
             write_next(&sql, from, from + 39).await?;
             let undelivered = scene.quarantine().await?.undelivered();
+            ensure!(undelivered > 0, "meet the aggregate on its way");
             println!(
                 "{} dies with {undelivered} rows to come",
                 if broker { "the broker" } else { "the relay" }
