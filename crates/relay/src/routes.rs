@@ -176,12 +176,6 @@ impl Routes {
         self.earlier(now);
     }
 
-    /// Everybody who waits for a settled route, to be judged anew.
-    pub(crate) fn anew(&mut self) -> Vec<AggregateId> {
-        let routes = self.known.values_mut().flat_map(HashMap::values_mut);
-        routes.filter(|route| route.settled).flat_map(|route| std::mem::take(&mut route.waiters)).collect()
-    }
-
     /// The session is over: nobody waits and nothing is out, but what is known of the routes stays true.
     pub(crate) fn void(&mut self) {
         for route in self.known.values_mut().flat_map(HashMap::values_mut) {

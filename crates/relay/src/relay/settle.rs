@@ -23,8 +23,8 @@ impl Relay {
         if self.hold.succeeded() {
             self.tell(Notice::Resumed);
             self.aggregates.unshelve();
-            let waiters = self.routes.anew();
-            self.resume(waiters);
+            // What was mended may be all of it: each route is asked before anything else is given up.
+            self.routes.recheck(now.mono);
         }
         if pending.held {
             self.tell(Notice::Released { position: pending.position });

@@ -269,6 +269,21 @@ fn until_the_quarantine_has_been_read_nothing_else_is_and_that_is_said() {
 }
 
 #[test]
+fn the_end_of_a_hold_asks_every_route_before_it_gives_more_up() {
+    let mut scene = Scene::new(|settings| (settings.burst_events, settings.attempts) = (5, 1));
+    for aggregate in 0..40 {
+        scene.commit(aggregate, 1);
+        scene.settle(|_| RETURNED);
+    }
+    assert_eq!(scene.table.rows.len(), 5);
+    scene.later(Duration::from_secs(40));
+    scene.settle(|_| Verdict::Confirmed);
+    let snapshot = scene.relay.snapshot(scene.now());
+    assert_eq!((scene.table.rows.len(), snapshot.counters.published), (5, 35), "all was mended at once");
+    assert_eq!((snapshot.hold, snapshot.bad_routes), (None, 0));
+}
+
+#[test]
 fn a_success_between_is_no_burst() {
     let mut scene = Scene::new(|settings| (settings.burst_events, settings.attempts) = (5, 1));
     for aggregate in 0..20 {
