@@ -1,7 +1,10 @@
 //! What comes back from the quarantine while relay and broker die: in order, and nothing lost.
 
+use std::collections::HashSet;
+
 use anyhow::{Context as _, Result, ensure};
-use testenv::oracle::State;
+use testenv::consumer::Delivery;
+use testenv::oracle::{Quarantine, State};
 use testenv::writer::Load;
 use testenv::{Sql, eventually};
 
@@ -34,10 +37,27 @@ async fn write_next(sql: &Sql, from: i64, to: i64) -> Result<()> {
 
 /// Waits until so many rows of the table have come back.
 async fn wait_returned(scene: &Scene, count: usize) -> Result<()> {
-    let enough = |found: &testenv::oracle::Quarantine| {
-        found.in_state(State::Delivered).count() >= count || found.undelivered() == 0
-    };
+    let enough =
+        |found: &Quarantine| found.in_state(State::Delivered).count() >= count || found.undelivered() == 0;
     scene.wait_quarantine(&format!("{count} events to come back"), enough).await.map(drop)
+}
+
+/// The ids of the rows that are marked as delivered.
+async fn delivered(scene: &Scene) -> Result<HashSet<String>> {
+    let found = scene.quarantine().await?;
+    Ok(found.in_state(State::Delivered).filter_map(|row| row.message_id.clone()).collect())
+}
+
+/// What arrived behind the mark of a death, and is among the ids of that death.
+fn again<'a>(ids: &[HashSet<String>], deliveries: &'a [Delivery]) -> Vec<&'a str> {
+    let mut deaths = 0;
+    let mut found = Vec::new();
+    for delivery in deliveries {
+        deaths += usize::from(delivery.mark().is_some());
+        let id = delivery.message_id();
+        found.extend(ids[..deaths].iter().any(|ids| ids.contains(id)).then_some(id));
+    }
+    found
 }
 
 #[tokio::test]
@@ -59,6 +79,8 @@ async fn relay_and_broker_die_while_an_aggregate_comes_back() -> Result<()> {
 
         let mut random = fastrand::Rng::with_seed(4);
         let mut returned = 0;
+        // By death: the rows that were marked as delivered before, and never go again.
+        let mut marked = Vec::new();
         for (number, broker) in [false, true, false, true, false].into_iter().enumerate() {
             returned += random.usize(30..80);
             wait_returned(scene, returned).await?;
@@ -66,6 +88,7 @@ async fn relay_and_broker_die_while_an_aggregate_comes_back() -> Result<()> {
             write_next(&sql, from, from + 39).await?;
             let undelivered = scene.quarantine().await?.undelivered();
             ensure!(undelivered > 0, "meet the aggregate on its way");
+            marked.push(delivered(scene).await?);
             println!(
                 "{} dies with {undelivered} rows to come",
                 if broker { "the broker" } else { "the relay" }
@@ -88,7 +111,9 @@ async fn relay_and_broker_die_while_an_aggregate_comes_back() -> Result<()> {
         .await?;
         let rows = scene.quarantine().await?.rows().len();
         println!("{rows} of {ALL} events of the aggregate went through the quarantine");
-        scene.settle().await?;
+        let deliveries = scene.settle().await?;
+        let again = again(&marked, &deliveries);
+        ensure!(again.is_empty(), "send no row again that was marked before a death: {again:?}");
         ensure!(scene.quarantine().await?.undelivered() == 0, "find nothing parked again");
         Ok(())
     })
