@@ -39,9 +39,14 @@
 //! - *Content is hashed* ([`Message::content`]): the same id with another content is a bug of the sender, and
 //!   taking it for a duplicate would lose a message in silence. Without content there is no such check.
 //!
+//! With the feature `consumer` (on unless turned off) the [`consumer`] module runs the whole loop on lapin: claim,
+//! handle, commit, acknowledge; retry, park, wait for what is missing.
+//!
 //! The objects in the database are made by [`INBOX_SQL`]; the consumer's login is a member of
 //! `postrider_consumer`, which can call the functions and do nothing else.
 
+#[cfg(feature = "consumer")]
+pub mod consumer;
 mod error;
 mod inbox;
 mod two_phase;

@@ -1,0 +1,197 @@
+//! The consumer loop: a queue, a database, and a handler that is called once for each message.
+//!
+//! Each message is claimed, handled and committed in one transaction, and acknowledged after that. Messages
+//! of one aggregate (`aggregate_type`, `aggregate_id`) are handled one after the other, in the order of their
+//! delivery; different ones side by side. What cannot be handled is published to the parking exchange,
+//! confirmed there, and only then acknowledged. Nothing is sent back to the queue to be tried again at once:
+//! what waits, waits here, and how often it was tried stands in the database, where a restart does not lose
+//! it.
+//!
+//! Invariant: a message is acknowledged only when its work is committed (now or before), or its copy is
+//! parked.
+//!
+//! lapin logs a returned message with its body (target `lapin::returned_messages`, WARN): whoever installs a
+//! log subscriber turns that target off.
+
+mod connect;
+mod event;
+mod handle;
+mod lanes;
+mod parking;
+mod retry;
+mod session;
+mod tally;
+mod work;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::select;
+use tokio::time::sleep;
+
+pub use connect::{BoxError, Connect, Database, Urls};
+pub use event::Event;
+pub use handle::{Gap, GapAnswer, Handle, HandleError};
+pub use retry::Retry;
+pub use tally::{Counts, Tally};
+
+use crate::inbox::Inbox;
+use session::{End, Session};
+
+/// How long any single word of a peer may take.
+const PEER_LIMIT: Duration = Duration::from_secs(30);
+
+/// How to consume.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Settings {
+    /// The queue; it must be there.
+    pub queue: String,
+    /// Where to publish what cannot be handled: an exchange that must be there (the empty name is the default
+    /// exchange) and a routing key for which a queue is bound.
+    pub parking_exchange: String,
+    /// The routing key for it.
+    pub parking_key: String,
+    /// How many messages are here at once, those that wait included.
+    pub prefetch: u16,
+    /// How many are handled at once, each on a connection of its own to the database.
+    pub workers: usize,
+    /// How often a message's work may fail before it is parked.
+    pub attempts: u32,
+    /// How long to wait between them.
+    pub retry: Retry,
+    /// Whether to check `aggregate_seq`: a message is handled only after all before it. One that is parked is
+    /// then missing for those behind it.
+    pub check_sequence: bool,
+    /// How long a message waits for the missing ones before it; then [`Handle::gap`] is asked.
+    pub early_wait: Duration,
+    /// How long one message may take, from claim to commit.
+    pub handle_limit: Duration,
+    /// How long a message may wait here before everything is given back to the queue by a new connection:
+    /// stay below the broker's `consumer_timeout` (30 minutes), which would close the channel.
+    pub hold_limit: Duration,
+    /// How long to wait for what is being handled when it is told to stop.
+    pub drain_limit: Duration,
+}
+
+impl Settings {
+    /// The defaults, for this queue; parking is by the default exchange, in the queue `<queue>.parked`.
+    pub fn new(queue: impl Into<String>) -> Self {
+        let queue = queue.into();
+        Self {
+            parking_exchange: String::new(),
+            parking_key: format!("{queue}.parked"),
+            queue,
+            prefetch: 64,
+            workers: 8,
+            attempts: 8,
+            retry: Retry::default(),
+            check_sequence: false,
+            early_wait: Duration::from_secs(30),
+            handle_limit: Duration::from_secs(60),
+            hold_limit: Duration::from_secs(15 * 60),
+            drain_limit: Duration::from_secs(10),
+        }
+    }
+}
+
+/// What sessions and their work share.
+struct Shared<C, H> {
+    settings: Settings,
+    inbox: Inbox,
+    connect: C,
+    handler: H,
+    tally: Arc<Tally>,
+}
+
+/// A consumer; [`run`](Self::run) is its life.
+///
+/// ```no_run
+/// use postrider_inbox::consumer::{Consumer, Event, Handle, HandleError, Settings, Urls};
+/// use postrider_inbox::Inbox;
+/// use tokio_postgres::Transaction;
+///
+/// struct Report;
+///
+/// impl Handle for Report {
+///     async fn handle(&self, event: &Event, transaction: &Transaction<'_>) -> Result<(), HandleError> {
+///         if event.event_type != "placed" {
+///             return Err(HandleError::poison("a type that is not known here"));
+///         }
+///         transaction.execute("update report set counter = counter + 1 where id = 'daily'", &[]).await?;
+///         Ok(())
+///     }
+/// }
+///
+/// # async fn example() {
+/// let urls = Urls {
+///     broker: "amqp://guest:guest@localhost/%2f".to_owned(),
+///     database: "postgres://report@localhost/report".to_owned(),
+/// };
+/// let consumer = Consumer::new(Settings::new("reports"), Inbox::new("report-worker"), urls, Report);
+/// let stop = async { drop(tokio::signal::ctrl_c().await) };
+/// consumer.run(stop).await;
+/// # }
+/// ```
+pub struct Consumer<C, H>(Arc<Shared<C, H>>);
+
+impl<C: Connect, H: Handle> Consumer<C, H> {
+    /// A consumer under this name in the inbox.
+    pub fn new(settings: Settings, inbox: Inbox, connect: C, handler: H) -> Self {
+        Self(Arc::new(Shared { settings, inbox, connect, handler, tally: Arc::default() }))
+    }
+
+    /// What it counts.
+    pub fn tally(&self) -> Arc<Tally> {
+        Arc::clone(&self.0.tally)
+    }
+
+    /// Consumes until `stop` ends, through any outage of its peers. Then it takes no more, waits for what is
+    /// being handled ([`Settings::drain_limit`]), acknowledges it and returns; what was waiting is delivered
+    /// again.
+    ///
+    /// Dropping it instead loses nothing, but lapin then cancels the consumer, and a quorum queue may deliver
+    /// what was at work behind all others.
+    pub async fn run(self, stop: impl Future<Output = ()>) {
+        tokio::pin!(stop);
+        let mut told = String::new();
+        let mut outages = 0;
+        loop {
+            let opened = select! {
+                biased;
+                // Who stops does not wait for a broker.
+                () = &mut stop => return,
+                opened = Session::open(Arc::clone(&self.0)) => opened,
+            };
+            let outage = match opened {
+                Ok(mut session) => match session.run(stop.as_mut()).await {
+                    End::Stopped => {
+                        session.close().await;
+                        return;
+                    }
+                    End::Renewed => {
+                        session.close().await;
+                        continue;
+                    }
+                    End::Lost(outage) => {
+                        if session.was_useful() {
+                            outages = 0;
+                            told.clear();
+                        }
+                        outage
+                    }
+                },
+                Err(outage) => outage,
+            };
+            if told != outage {
+                tracing::warn!(queue = self.0.settings.queue, "the consumer is interrupted: {outage}");
+                told = outage;
+            }
+            outages += 1;
+            select! {
+                biased;
+                () = &mut stop => return,
+                () = sleep(Retry::default().delay(outages)) => {}
+            }
+        }
+    }
+}

@@ -1,0 +1,121 @@
+//! The parking exchange: what cannot be handled, with the reason beside it.
+//!
+//! Invariant: a message counts as parked only when the broker has confirmed it *and* not returned it. One is
+//! published at a time, because lapin hands a returned message to whichever confirm resolves next.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use lapin::options::{BasicPublishOptions, ConfirmSelectOptions};
+use lapin::types::{AMQPValue, LongString, ShortString};
+use lapin::{BasicProperties, Channel, Confirmation, Connection};
+use tokio::sync::Mutex;
+use tokio::time::timeout;
+
+use super::connect::BoxError;
+use super::event::Event;
+use super::{PEER_LIMIT, Settings};
+
+/// Why a message is parked, and what is known of its past.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Parking {
+    pub(super) reason: Reason,
+    pub(super) error: String,
+    pub(super) attempts: i32,
+    pub(super) first_failed_at: SystemTime,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Reason {
+    Mismatch,
+    Poison,
+    Exhausted,
+    Early,
+}
+
+impl Reason {
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Mismatch => "mismatch",
+            Self::Poison => "poison",
+            Self::Exhausted => "exhausted",
+            Self::Early => "early",
+        }
+    }
+}
+
+/// Where to park; a refusal closes its channel, and it opens another.
+pub(super) struct Lot {
+    channel: Mutex<Option<Channel>>,
+}
+
+impl Lot {
+    pub(super) fn new() -> Self {
+        Self { channel: Mutex::new(None) }
+    }
+
+    /// Parks one message.
+    pub(super) async fn park(
+        &self,
+        connection: &Connection,
+        settings: &Settings,
+        event: &Event,
+        parking: &Parking,
+    ) -> Result<(), BoxError> {
+        let mut kept = self.channel.lock().await;
+        // Put back when all is well: a channel of which it is not known what it will say next is not used
+        // again.
+        let channel = match kept.take().filter(|channel| channel.status().connected()) {
+            Some(channel) => channel,
+            None => timeout(PEER_LIMIT, open(connection)).await??,
+        };
+        let publish = async {
+            let exchange = ShortString::try_new(settings.parking_exchange.as_str())?;
+            let key = ShortString::try_new(settings.parking_key.as_str())?;
+            let options = BasicPublishOptions { mandatory: true, immediate: false };
+            let properties = properties(settings, event, parking);
+            let confirm = channel.basic_publish(exchange, key, options, &event.body, properties).await?;
+            match confirm.await? {
+                Confirmation::Ack(None) => Ok(()),
+                Confirmation::Ack(Some(_)) => Err("no queue is bound for the parking key".into()),
+                Confirmation::Nack(_) => Err("the broker refused it".into()),
+                Confirmation::NotRequested => Err("the channel is not in confirm mode".into()),
+            }
+        };
+        let parked: Result<(), BoxError> = timeout(PEER_LIMIT, publish).await?;
+        if parked.is_ok() {
+            *kept = Some(channel);
+        }
+        parked
+    }
+}
+
+async fn open(connection: &Connection) -> lapin::Result<Channel> {
+    let channel = connection.create_channel().await?;
+    channel.confirm_select(ConfirmSelectOptions::default()).await?;
+    Ok(channel)
+}
+
+/// Its own, and ours: the same id, so that it can be sent back.
+fn properties(settings: &Settings, event: &Event, parking: &Parking) -> BasicProperties {
+    let text = |text: &str| AMQPValue::LongString(LongString::from(text));
+    let mut headers = event.properties.headers().clone().unwrap_or_default();
+    let since = parking.first_failed_at.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+    for (name, value) in [
+        ("inbox_parked_reason", text(parking.reason.as_str())),
+        ("inbox_parked_error", text(cut(&parking.error))),
+        ("inbox_parked_attempts", AMQPValue::LongInt(parking.attempts)),
+        ("inbox_parked_first_failure", AMQPValue::Timestamp(since)),
+        ("inbox_parked_queue", text(&settings.queue)),
+        ("inbox_parked_exchange", text(&event.exchange)),
+        ("inbox_parked_routing_key", text(&event.routing_key)),
+    ] {
+        headers.insert(ShortString::from(name), value);
+    }
+    event.properties.clone().with_headers(headers).with_delivery_mode(2)
+}
+
+/// An error in a header: long ones would not fit into the frame.
+fn cut(text: &str) -> &str {
+    let end = text.char_indices().map(|(at, _)| at).find(|at| *at >= 1000);
+    &text[..end.unwrap_or(text.len())]
+}

@@ -1,0 +1,7 @@
+//! The consumer loop between a real broker and a real database, both of which break.
+
+mod crashes;
+mod failures;
+mod gaps;
+mod messages;
+mod station;
