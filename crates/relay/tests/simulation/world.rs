@@ -86,6 +86,8 @@ pub(crate) struct World {
     next_seq: BTreeMap<u32, u32>,
     poison_left: u32,
     faults: bool,
+    /// Little is written, so that often nothing is owed.
+    is_quiet: bool,
     counts: BTreeMap<&'static str, u64>,
 }
 
@@ -105,6 +107,7 @@ impl World {
         let (unrouted, next_seq, counts) = (BTreeSet::new(), BTreeMap::new(), BTreeMap::new());
         let (table, work, accepted, requests) = (Table::default(), None, BTreeSet::new(), 0);
         let (now, broker, faults) = (Duration::ZERO, Broker::Down, true);
+        let is_quiet = random.u32(..4) == 0;
         Self {
             seed,
             random,
@@ -131,6 +134,7 @@ impl World {
             next_seq,
             poison_left,
             faults,
+            is_quiet,
             counts,
         }
     }
@@ -149,6 +153,7 @@ impl World {
     fn step(&mut self) {
         self.now += Duration::from_micros(self.random.u64(..2000));
         match self.random.u32(..1000) {
+            0..250 if self.is_quiet && self.random.u32(..8) > 0 => {}
             0..250 => self.write(),
             250..600 => self.stream(),
             600..850 => self.broker_works(),
@@ -206,6 +211,10 @@ impl World {
         for _ in 0..self.random.usize(1..40) {
             if !self.relay.accepting() {
                 self.count("limit full");
+                // It may wait for the quarantine to be read, without which little would ever happen.
+                if self.random.bool() {
+                    self.work_ends();
+                }
                 return;
             }
             let Some(frame) = self.walsender.as_mut().and_then(|walsender| walsender.next(&self.wal)) else {
@@ -393,6 +402,9 @@ impl World {
         self.wal.covered = false;
         self.count("publication altered, events skipped");
         self.write();
+        // With a check still under way that has seen nothing of it.
+        self.stream();
+        self.keepalive();
     }
 
     /// Events skipped are not in the promise once the operator knows; their numbers are not missed.
