@@ -45,6 +45,27 @@ async fn a_copy_of_a_failed_message_waits_as_well() -> Result<()> {
     race(&place, &inbox, Message::new("E-42"), First::Commits, Verdict::Duplicate, &number).await
 }
 
+#[tokio::test]
+async fn a_copy_that_was_claimed_without_its_number_leaves_no_baseline() -> Result<()> {
+    let place = Place::new("no baseline", LEDGER).await?;
+    let inbox = Inbox::new("worker");
+    let (mut first, mut second) = (place.connect().await?, place.connect().await?);
+    let second_pid = pid(&second).await?;
+    let transaction = first.transaction().await?;
+    assert_eq!(inbox.claim(&transaction, Message::new("E-42")).await?, Verdict::Process);
+    let meanwhile = async {
+        place.blocked(second_pid).await?;
+        transaction.commit().await?;
+        Ok::<_, anyhow::Error>(())
+    };
+    let numbered = Message::new("E-42").sequence("order 1", 7);
+    let (verdict, ended) = tokio::join!(deliver(&mut second, &inbox, numbered, WORK), meanwhile);
+    ended?;
+    assert_eq!(verdict?, Verdict::Duplicate);
+    assert_eq!(place.number("select count(*) from postrider.inbox_sequence").await?, 0);
+    Ok(())
+}
+
 async fn check(message: Message<'_>, first: First, expected: Verdict) -> Result<()> {
     let place = Place::new("two copies", LEDGER).await?;
     race(&place, &Inbox::new("worker"), message, first, expected, &[]).await
