@@ -8,3 +8,4 @@ mod prune;
 mod rights;
 mod sequence;
 mod two_phase;
+mod versions;
