@@ -130,7 +130,13 @@ impl Relay {
             Ok(matches!(&last, Some(Ok(page)) if right(page)).then_some(()))
         });
         let waited = waited.await;
-        waited.with_context(|| format!("the last answer was {last:?}; the log:\n{}", self.log_text()))
+        if waited.is_ok() {
+            return Ok(());
+        }
+        let status = self.get("/status").await.map(|page| page.body);
+        waited.with_context(|| {
+            format!("the last answer was {last:?}, the status {status:?}; the log:\n{}", self.log_text())
+        })
     }
 
     /// What it has used of the machine.

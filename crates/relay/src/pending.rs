@@ -21,8 +21,10 @@ pub(crate) struct Pending {
     pub(crate) bytes: usize,
     /// The size of its header frame.
     pub(crate) header_bytes: usize,
-    /// Rejections so far; an outage is none.
+    /// Rejections so far, by which it waits the longer; an outage is none.
     pub(crate) failures: u32,
+    /// Those of them that count as attempts: a nack is back-pressure, and is none.
+    pub(crate) attempts: u32,
     /// How often the broker closed the connection while it was out.
     pub(crate) strikes: u32,
     /// It has closed a channel or a connection before, so it goes out alone.
@@ -109,11 +111,18 @@ impl Pending {
             bytes: size_of::<Pending>() + held,
             header_bytes,
             failures: 0,
+            attempts: 0,
             strikes: 0,
             alone: false,
             held: false,
             poison: None,
         }
+    }
+
+    /// It has failed, and that counts.
+    pub(crate) fn attempt(&mut self) {
+        self.failures = self.failures.saturating_add(1);
+        self.attempts = self.attempts.saturating_add(1);
     }
 
     /// The message, if there is one.

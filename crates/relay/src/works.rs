@@ -217,7 +217,7 @@ fn parking(row: &Condemned, parked: &Parked) -> Parking {
         released: key.is_some_and(|key| parked.is_releasing(key)),
         reason: poison.reason,
         detail: poison.detail.clone(),
-        attempts: pending.failures,
+        attempts: pending.attempts,
         aggregate: aggregate.clone(),
         committed_us: pending.committed_us,
         draft: pending.draft(),

@@ -142,3 +142,34 @@ async fn a_relay_that_halts_stores_nothing_and_lets_nothing_pass() -> Result<()>
     assert!(stage.rows().await?.is_empty());
     relay.expect_drain().await
 }
+
+#[tokio::test]
+async fn a_long_hold_ends_with_its_cause() -> Result<()> {
+    let mut stage = Stage::new("long hold").await?;
+    let program = stage.rig.program.clone().set("retry.attempts", "5").set("retry.max_ms", "1000");
+    stage.rig.program = program.set("rabbitmq.confirm_timeout_ms", "4000");
+    let name = stage.name().to_owned();
+    let consumer = Consumer::start(&stage.rig.queue).await?;
+    let mut relay = stage.ready().await?;
+    stage.rig.queue.unbind(&name, "#").await?;
+    for round in 0..200 {
+        for event_type in ["placed", "paid", "packed", "shipped"] {
+            stage
+                .execute(&format!(
+                    "insert into postrider.outbox (aggregate_type, aggregate_id, event_type, payload)
+                     select 'order', 'a' || (random() * 400)::int, '{event_type}', '\"p4yl04d\"'
+                     from generate_series(1, 3 + {round} % 2)"
+                ))
+                .await?;
+        }
+    }
+    expect_held(&mut relay, "quarantine.burst_events").await?;
+    tokio::time::sleep(std::time::Duration::from_secs(8)).await;
+    expect_held(&mut relay, "quarantine.burst_events").await?;
+    stage.rig.queue.bind(&name, "#").await?;
+    stage.retry("--all --no-wait").await?;
+    relay.wait_ready(LIMIT).await.with_context(|| relay.log_text())?;
+    consumer.wait_distinct(2800, LIMIT).await?;
+    stage.wait_paid().await?;
+    relay.expect_drain().await
+}

@@ -45,7 +45,7 @@ impl Relay {
 
     pub(super) fn wait_for_route(&mut self, id: AggregateId) {
         let head = self.aggregates.head(id);
-        let (message, tried) = (head.message().cloned(), head.failures > 0);
+        let (message, tried) = (head.message().cloned(), head.attempts > 0);
         if !message.is_some_and(|message| self.routes.wait(&message, id, tried)) {
             self.aggregates.resume(id, Next::Ready);
         }
@@ -148,7 +148,7 @@ impl Relay {
     fn put_back(&mut self, id: AggregateId, poison: Poison) {
         let (_, queue) = self.aggregates.take_queue(id);
         let head = queue.front().expect("an aggregate on a list has a head");
-        let (position, attempts) = (head.position, head.failures);
+        let (position, attempts) = (head.position, head.attempts);
         let Poison { reason, detail } = poison;
         let work = PutBack { position, reason, detail: detail.clone(), attempts };
         let rows: Vec<_> = queue.iter().filter_map(delivery).collect();

@@ -90,7 +90,7 @@ impl Relay {
                 self.retried(Reason::ChannelClosed);
                 if single {
                     pending.alone = true;
-                    pending.failures = pending.failures.saturating_add(1);
+                    pending.attempt();
                     let detail = format!("the broker closes the channel over it: {code} {text}");
                     pending.poison = Some(Box::new(Poison { reason: Reason::ChannelClosed, detail }));
                 }
@@ -101,7 +101,7 @@ impl Relay {
                 pending.strikes += 1;
                 pending.alone |= pending.strikes >= 2;
                 if single && pending.strikes > 2 {
-                    pending.failures = pending.failures.saturating_add(1);
+                    pending.attempt();
                     let detail = format!("the broker closes the connection over it: {code} {text}");
                     pending.poison = Some(Box::new(Poison { reason: Reason::ConnectionClosed, detail }));
                 }
@@ -123,13 +123,13 @@ impl Relay {
     /// The event's route did not take it: an attempt.
     fn misrouted(&mut self, now: Now, id: AggregateId, mut pending: Pending, reason: Reason, said: &str) {
         self.retried(reason);
-        pending.failures = pending.failures.saturating_add(1);
+        pending.attempt();
         let message = pending.message().expect("what was out is a message").clone();
-        let used_up = pending.failures >= self.settings.attempts || self.routes.is_settled(&message, reason);
+        let used_up = pending.attempts >= self.settings.attempts || self.routes.is_settled(&message, reason);
         let wait = if used_up {
             self.settings.backoff.max
         } else {
-            self.settings.backoff.wait(pending.failures, &mut self.random)
+            self.settings.backoff.wait(pending.attempts, &mut self.random)
         };
         let due = now.mono + wait;
         let Failed { remembered, news, anew } = self.routes.failed(&message, reason, due, used_up);

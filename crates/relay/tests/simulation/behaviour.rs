@@ -236,6 +236,23 @@ fn the_first_event_to_an_exchange_has_none_behind_it() {
 }
 
 #[test]
+fn a_nack_is_no_attempt() {
+    let mut scene = Scene::new(|settings| settings.attempts = 3);
+    scene.commit(1, 1);
+    for _ in 0..10 {
+        scene.settle(|_| Verdict::Nacked);
+        scene.later(Duration::from_secs(36));
+    }
+    for _ in 0..2 {
+        assert_eq!(scene.settle(unroutable).len(), 1);
+        assert_eq!(scene.table.rows.len(), 0);
+        scene.later(Duration::from_secs(36));
+    }
+    scene.settle(unroutable);
+    assert_eq!(scene.table.rows.len(), 1, "the third attempt");
+}
+
+#[test]
 fn a_burst_of_undeliverable_events_is_held_until_one_is_delivered() {
     let mut scene = Scene::new(|settings| (settings.burst_events, settings.attempts) = (5, 1));
     for aggregate in 0..20 {
@@ -281,6 +298,23 @@ fn the_end_of_a_hold_asks_every_route_before_it_gives_more_up() {
     let snapshot = scene.relay.snapshot(scene.now());
     assert_eq!((scene.table.rows.len(), snapshot.counters.published), (5, 35), "all was mended at once");
     assert_eq!((snapshot.hold, snapshot.bad_routes), (None, 0));
+}
+
+#[test]
+fn a_hold_probes_on_and_on() {
+    let mut scene = Scene::new(|settings| (settings.burst_events, settings.attempts) = (5, 1));
+    for aggregate in 0..60 {
+        scene.commit(aggregate, 1);
+        scene.commit(aggregate, 2);
+        scene.settle(|_| RETURNED);
+    }
+    for round in 0..20 {
+        scene.later(Duration::from_secs(40));
+        let probes: Vec<_> = scene.settle(|_| RETURNED).into_iter().map(route).collect();
+        assert_eq!(probes.len(), 5, "one for each route in round {round}: {probes:?}");
+    }
+    scene.later(Duration::from_secs(40));
+    assert_eq!(scene.settle(|_| Verdict::Confirmed).len(), 110);
 }
 
 #[test]
