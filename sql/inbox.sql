@@ -44,6 +44,9 @@ create table if not exists postrider.inbox (
 create index if not exists inbox_completed on postrider.inbox
     (consumer, completed_at) where status = 'completed';
 
+-- What is not completed, for operators.
+create index if not exists inbox_open on postrider.inbox (received_at) where status <> 'completed';
+
 -- The last number handled of each aggregate. It is never pruned.
 create table if not exists postrider.inbox_sequence (
     consumer   text not null,

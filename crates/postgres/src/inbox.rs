@@ -92,11 +92,12 @@ mod tests {
     fn every_object_is_known_and_made_with_its_rights() {
         let names: Vec<_> = objects().map(|object| object.label).collect();
         assert_eq!(
-            names[..8],
+            names[..9],
             [
                 "schema postrider",
                 "table postrider.inbox",
                 "index postrider.inbox_completed",
+                "index postrider.inbox_open",
                 "table postrider.inbox_sequence",
                 "table postrider.inbox_window",
                 "role postrider_consumer",
@@ -104,7 +105,7 @@ mod tests {
                 "function postrider.inbox_check",
             ]
         );
-        assert_eq!(names.len(), INBOX_SQL.matches("\ncreate or replace function ").count() + 7);
+        assert_eq!(names.len(), INBOX_SQL.matches("\ncreate or replace function ").count() + 8);
         for object in objects().filter(|object| object.label.starts_with("function ")) {
             let revoked = format!("revoke execute on function {} from public", object.name);
             assert!(object.sql.contains(&revoked), "{}", object.name);

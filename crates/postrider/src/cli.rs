@@ -1,5 +1,6 @@
 //! The command line: what can be asked, and in which words.
 
+mod inbox;
 mod quarantine;
 
 use std::path::PathBuf;
@@ -7,6 +8,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand};
 use postrider_relay::Lsn;
 
+pub(crate) use inbox::Inbox;
 pub(crate) use quarantine::{Ask, Look, Quarantine};
 
 /// Carries events from an outbox table in Postgres to `RabbitMQ`.
@@ -43,6 +45,9 @@ pub(crate) enum Command {
     /// Look at events that could not be delivered, send them again, or give them up
     #[command(subcommand)]
     Quarantine(Quarantine),
+    /// Look into the inbox of a consumer's database, let messages be handled afresh, delete old rows
+    #[command(subcommand)]
+    Inbox(Inbox),
     /// Print the effective configuration, secrets masked
     Config {
         /// Print the commented default file instead
@@ -153,6 +158,9 @@ mod tests {
             "--config f run --set a.b=c",
             "init --dry-run --wait 5 --no-failover",
             "init --inbox --dry-run",
+            "inbox list --consumer w --id E-42 --all-states --limit 5 --json",
+            "inbox retry --consumer w --id E-42",
+            "inbox prune --older-than 30d --yes",
             "doctor --json",
             "status --json",
             "slot list --json",

@@ -2,6 +2,7 @@
 
 mod config;
 mod doctor;
+mod inbox;
 mod init;
 mod quarantine;
 mod slot;
@@ -10,6 +11,7 @@ mod table;
 
 pub(crate) use config::{config, example};
 pub(crate) use doctor::doctor;
+pub(crate) use inbox::inbox;
 pub(crate) use init::init;
 pub(crate) use quarantine::quarantine;
 pub(crate) use slot::slot;

@@ -142,7 +142,7 @@ fn reason(text: &str) -> Result<Reason, String> {
 /// Ages are counted to a century, which no interval of Postgres is too short for.
 const AGE_MAX_S: u64 = 100 * 365 * 86_400;
 
-fn age(text: &str) -> Result<Duration, String> {
+pub(super) fn age(text: &str) -> Result<Duration, String> {
     let unit_s = match text.bytes().last() {
         Some(b'd') => 86_400,
         Some(b'h') => 3600,

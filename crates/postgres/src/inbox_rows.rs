@@ -1,0 +1,115 @@
+//! What operators see and do in a consumer's inbox.
+
+use std::time::Duration;
+
+use serde::Serialize;
+use tokio_postgres::Row;
+
+use crate::admin::Admin;
+use crate::error::Error;
+use crate::failure::Doing;
+
+/// A message in an inbox; its fields are the keys of `--json`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct InboxRow {
+    /// Who consumes it.
+    pub consumer: String,
+    /// Who sent it; empty where ids do not meet.
+    pub source: String,
+    /// Its id.
+    pub message_id: String,
+    /// `received`, `processing`, `reconcile` (its worker was not heard of again), `failed` or `completed`.
+    pub status: String,
+    /// How often it was tried.
+    pub attempts: String,
+    /// The worker that has it, or had it last, of two phases.
+    pub lease_owner: Option<String>,
+    /// When it was first seen, in UTC.
+    pub received_at: String,
+    /// When it was completed, in UTC.
+    pub completed_at: Option<String>,
+    /// What the worker noted.
+    pub outcome: Option<String>,
+    /// Why it failed last.
+    pub last_error: Option<String>,
+}
+
+/// Which messages of an inbox.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct InboxFilter {
+    /// Only this consumer's.
+    pub consumer: Option<String>,
+    /// Only of this id.
+    pub message_id: Option<String>,
+    /// Completed ones as well.
+    pub completed: bool,
+}
+
+const LOOK: &str = "
+    select consumer, source, message_id,
+        case when status = 'processing' and lease_until <= clock_timestamp() then 'reconcile' else status end,
+        attempts::text, lease_owner,
+        to_char(received_at at time zone 'UTC', 'YYYY-MM-DD HH24:MI:SS'),
+        to_char(completed_at at time zone 'UTC', 'YYYY-MM-DD HH24:MI:SS'), outcome, last_error
+    from postrider.inbox
+    where ($1 = '' or consumer = $1) and ($2 = '' or message_id = $2) and ($3 = 'all' or status <> 'completed')
+    order by received_at limit $4::int";
+
+const RETRY: &str = "
+    update postrider.inbox set status = 'received', attempts = 0, lease_until = null
+    where consumer = $1 and source = $2 and message_id = $3
+        and (status = 'failed' or status = 'processing' and lease_until <= clock_timestamp())
+    returning 1";
+
+impl Admin {
+    /// Whether this database has an inbox.
+    pub async fn has_inbox(&self) -> Result<bool, Error> {
+        let there = "select where to_regclass('postrider.inbox') is not null";
+        Ok(!self.query("look for the inbox", Doing::Create, there, &[]).await?.is_empty())
+    }
+
+    /// The first messages that the filter means, the oldest first.
+    pub async fn inbox_rows(&self, filter: &InboxFilter, limit: u32) -> Result<Vec<InboxRow>, Error> {
+        let (consumer, id) = (filter.consumer.as_deref(), filter.message_id.as_deref());
+        let completed = if filter.completed { "all" } else { "" };
+        let limit = limit.to_string();
+        let parameters = [consumer.unwrap_or_default(), id.unwrap_or_default(), completed, &limit];
+        let rows = self.query("look into the inbox", Doing::Create, LOOK, &parameters).await?;
+        Ok(rows.iter().map(row).collect())
+    }
+
+    /// Lets a message that failed, or whose worker was not heard of again, be handled afresh: its attempts are
+    /// forgotten. False if there is none such.
+    pub async fn inbox_retry(&self, consumer: &str, source: &str, message_id: &str) -> Result<bool, Error> {
+        let parameters = [consumer, source, message_id];
+        let changed = self.query("change the inbox", Doing::Create, RETRY, &parameters).await?;
+        Ok(!changed.is_empty())
+    }
+
+    /// Deletes a batch of completed rows, of one consumer or of all; returns how many.
+    ///
+    /// # Errors
+    /// Also if that reaches into a consumer's duplicate window.
+    pub async fn inbox_prune(&self, older_than: Duration, consumer: Option<&str>) -> Result<u64, Error> {
+        let age = format!("{} seconds", older_than.as_secs());
+        let prune = "select postrider.inbox_prune($1::interval, consumer => nullif($2, ''))::text";
+        let parameters = [age.as_str(), consumer.unwrap_or_default()];
+        let pruned = self.query("prune the inbox", Doing::Create, prune, &parameters).await?;
+        Ok(pruned.first().and_then(|row| row.get::<_, &str>(0).parse().ok()).unwrap_or(0))
+    }
+}
+
+fn row(row: &Row) -> InboxRow {
+    InboxRow {
+        consumer: row.get(0),
+        source: row.get(1),
+        message_id: row.get(2),
+        status: row.get(3),
+        attempts: row.get(4),
+        lease_owner: row.get(5),
+        received_at: row.get(6),
+        completed_at: row.get(7),
+        outcome: row.get(8),
+        last_error: row.get(9),
+    }
+}

@@ -1,0 +1,53 @@
+//! The words of `postrider inbox`.
+
+use std::time::Duration;
+
+use clap::Subcommand;
+
+use super::Output;
+use super::quarantine::age;
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Inbox {
+    /// List the messages that failed, are being handled, or wait for somebody to reconcile them
+    List {
+        /// Only this consumer's
+        #[arg(long, value_name = "NAME")]
+        consumer: Option<String>,
+        /// Only of this id
+        #[arg(long, value_name = "MESSAGE_ID")]
+        id: Option<String>,
+        /// Completed ones as well
+        #[arg(long)]
+        all_states: bool,
+        /// At most so many, the oldest first
+        #[arg(long, value_name = "ROWS", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..))]
+        limit: u32,
+        #[command(flatten)]
+        output: Output,
+    },
+    /// Let a message that failed, or that nobody reconciled, be handled afresh when it is sent again
+    Retry {
+        /// The consumer
+        #[arg(long, value_name = "NAME")]
+        consumer: String,
+        /// The message's id
+        #[arg(long, value_name = "MESSAGE_ID")]
+        id: String,
+        /// Its source, where the consumer gives one
+        #[arg(long, value_name = "SOURCE", default_value = "")]
+        source: String,
+    },
+    /// Delete completed rows, which protect from duplicates; never inside the duplicate window
+    Prune {
+        /// Completed for longer than this, such as 30d, by the consumer's own activity
+        #[arg(long, value_name = "AGE", value_parser = age)]
+        older_than: Duration,
+        /// Only this consumer's
+        #[arg(long, value_name = "NAME")]
+        consumer: Option<String>,
+        /// Do it
+        #[arg(long)]
+        yes: bool,
+    },
+}

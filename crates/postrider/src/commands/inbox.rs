@@ -1,0 +1,71 @@
+//! `postrider inbox`: what became of messages in a consumer's database.
+
+use std::process::ExitCode;
+
+use anyhow::bail;
+use postrider_postgres::{Admin, InboxFilter, InboxRow};
+
+use super::table::{self, or_dash, plain, say};
+use crate::cli::Inbox;
+use crate::config::Config;
+use crate::peers;
+
+/// The wrong words: nothing was done.
+const NOT_DONE: u8 = 2;
+
+const HEADER: [&str; 7] = ["consumer", "source", "id", "status", "attempts", "received", "error"];
+
+/// Does what the command says.
+pub(crate) async fn inbox(config: &Config, command: &Inbox) -> anyhow::Result<ExitCode> {
+    let admin = Admin::connect(&peers::server(config)?).await?;
+    if !admin.has_inbox().await? {
+        bail!("find an inbox in this database: make it with `postrider init --inbox`");
+    }
+    match command {
+        Inbox::List { consumer, id, all_states, limit, output } => {
+            let filter =
+                InboxFilter { consumer: consumer.clone(), message_id: id.clone(), completed: *all_states };
+            let rows = admin.inbox_rows(&filter, *limit).await?;
+            if output.json {
+                return table::print_json(&rows);
+            }
+            table::print(&HEADER, &rows.iter().map(cells).collect::<Vec<_>>())?;
+        }
+        Inbox::Retry { consumer, id, source } => {
+            if !admin.inbox_retry(consumer, source, id).await? {
+                bail!("find such a message that failed or is to be reconciled: see `postrider inbox list`");
+            }
+            say("it is handled afresh when it is delivered again\n")?;
+        }
+        Inbox::Prune { yes: false, .. } => {
+            eprintln!(
+                "postrider: a message whose row is gone is handled again if it is delivered again; \
+                 nothing was deleted, do it with --yes"
+            );
+            return Ok(ExitCode::from(NOT_DONE));
+        }
+        Inbox::Prune { older_than, consumer, yes: true } => {
+            let mut total = 0;
+            loop {
+                match admin.inbox_prune(*older_than, consumer.as_deref()).await? {
+                    0 => break,
+                    pruned => total += pruned,
+                }
+            }
+            say(&format!("deleted {total} completed rows\n"))?;
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn cells(row: &InboxRow) -> Vec<String> {
+    vec![
+        plain(&row.consumer),
+        plain(&row.source),
+        plain(&row.message_id),
+        row.status.clone(),
+        row.attempts.clone(),
+        row.received_at.clone(),
+        or_dash(row.last_error.as_deref().map(plain)),
+    ]
+}

@@ -1,0 +1,71 @@
+//! `postrider inbox`: what failed is seen, handled afresh, and what protects from nothing any more is deleted.
+
+use anyhow::{Result, ensure};
+use testenv::Scope;
+use testenv::relay::{Output, Program};
+
+use crate::BINARY;
+
+async fn call(program: &Program, line: &str, code: i32) -> Result<Output> {
+    let words: Vec<&str> = line.split(' ').collect();
+    let output = program.output(&words).await?;
+    ensure!(output.code == Some(code), "{line}: {output:?}");
+    Ok(output)
+}
+
+#[tokio::test]
+async fn operators_see_what_failed_and_let_it_be_handled_afresh() -> Result<()> {
+    let scope = Scope::shared("inbox operators").await?;
+    let program = Program::new(BINARY).set("postgres.url", scope.admin_url());
+    let none = call(&program, "inbox list", 1).await?;
+    ensure!(none.stderr.contains("`postrider init --inbox`"), "{none:?}");
+    call(&program, "init --inbox", 0).await?;
+    let sql = scope.connect().await?;
+    sql.batch_execute(
+        "select postrider.inbox_record_failure('worker', 'E-1', E'no\\tpaper');
+         select postrider.inbox_record_failure('worker', 'E-1', E'no\\tpaper');
+         select postrider.inbox_claim('worker', 'E-2');
+         select postrider.inbox_begin('mailer', 'E-3', lease => '1 microsecond');
+         select postrider.inbox_begin('mailer', 'E-4', lease => '1 hour')",
+    )
+    .await?;
+
+    let listed = call(&program, "inbox list", 0).await?.stdout;
+    let rows: Vec<Vec<&str>> = listed.lines().map(|line| line.split('\t').collect()).collect();
+    ensure!(rows[0] == ["consumer", "source", "id", "status", "attempts", "received", "error"], "{listed}");
+    let short: Vec<_> = rows[1..].iter().map(|row| (row[2], row[3], row[4], row[6])).collect();
+    let expected = [
+        ("E-1", "failed", "2", "no\\tpaper"),
+        ("E-3", "reconcile", "1", "-"),
+        ("E-4", "processing", "1", "-"),
+    ];
+    ensure!(short == expected, "{listed}");
+    let one = call(&program, "inbox list --consumer worker --id E-2 --all-states --json", 0).await?.stdout;
+    ensure!(one.contains("\"status\": \"completed\"") && one.contains("\"message_id\": \"E-2\""), "{one}");
+
+    call(&program, "inbox retry --consumer worker --id E-2", 1).await?;
+    call(&program, "inbox retry --consumer mailer --id E-4", 1).await?;
+    call(&program, "inbox retry --consumer worker --id E-1", 0).await?;
+    call(&program, "inbox retry --consumer mailer --id E-3", 0).await?;
+    let again = "select postrider.inbox_claim('worker', 'E-1')
+        || ' ' || (postrider.inbox_begin('mailer', 'E-3')).verdict
+        || ' ' || (select attempts from postrider.inbox where message_id = 'E-1')";
+    ensure!(sql.query_one(again, &[]).await?.get::<_, &str>(0) == "process process 0");
+
+    let early = call(&program, "inbox prune --older-than 7d --yes", 1).await?;
+    ensure!(early.stderr.contains("protect consumer") && early.stderr.contains("22 days"), "{early:?}");
+    let unsure = call(&program, "inbox prune --older-than 30d", 2).await?;
+    ensure!(unsure.stderr.contains("--yes"), "{unsure:?}");
+    let pruned = call(&program, "inbox prune --older-than 30d --yes", 0).await?.stdout;
+    ensure!(pruned == "deleted 0 completed rows\n", "{pruned}");
+    sql.batch_execute(
+        "insert into postrider.inbox (consumer, message_id, status, received_at, completed_at)
+         select 'worker', 'old ' || at, 'completed', at, at
+         from generate_series(now() - interval '40 days', now() - interval '1 hour', '30 minutes') at",
+    )
+    .await?;
+    let pruned = call(&program, "inbox prune --older-than 30d --consumer worker --yes", 0).await?.stdout;
+    let count: i64 = pruned.split(' ').nth(1).unwrap_or_default().parse()?;
+    ensure!((9 * 48..=10 * 48 + 2).contains(&count), "{pruned}");
+    Ok(())
+}
