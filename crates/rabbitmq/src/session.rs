@@ -14,7 +14,7 @@ use futures_util::StreamExt as _;
 use futures_util::future::{BoxFuture, try_join_all};
 use futures_util::stream::FuturesUnordered;
 use lapin::Channel;
-use postrider_relay::{BrokerLimits, Window, WindowEnd};
+use postrider_relay::{BrokerLimits, Verdict, Window, WindowEnd};
 use tokio::select;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
 use tokio::time::{MissedTickBehavior, interval, timeout};
@@ -29,6 +29,10 @@ use crate::settings::Settings;
 
 /// A window that took no step for so long gives up its lane.
 const STALL: Duration = Duration::from_secs(1);
+/// A lane that is refused everything gets a fresh channel, at most one in so long. A quorum queue tells a channel
+/// that it is full, and that it has room again when it shrinks below its limit; where the limit was lifted
+/// instead, the channel goes on refusing (seen with RabbitMQ 3.10).
+const RENEW: Duration = Duration::from_millis(500);
 /// How often deadlines are looked at.
 const TICK: Duration = Duration::from_millis(100);
 /// How long lapin may take to say why a connection is gone.
@@ -61,6 +65,8 @@ pub(crate) struct Session<'a> {
     opening: FuturesUnordered<BoxFuture<'static, lapin::Result<Channel>>>,
     /// When a channel was last asked for or opened, by the session's clock.
     asked: Duration,
+    /// When a channel was last given up because it refused everything.
+    renewed: Duration,
     closing: FuturesUnordered<BoxFuture<'static, ()>>,
     /// Whether a window came to its end.
     useful: bool,
@@ -109,6 +115,7 @@ impl<'a> Session<'a> {
             strays_max: lanes.min((channel_max - lanes) / 2),
             opening: FuturesUnordered::new(),
             asked: Duration::ZERO,
+            renewed: Duration::ZERO,
             closing: FuturesUnordered::new(),
             useful: false,
             link,
@@ -211,8 +218,15 @@ impl<'a> Session<'a> {
             Ok(()) => {
                 let mut flight = self.flights.swap_remove(at);
                 self.useful = true;
-                self.tell(Event::Answer(flight.answer(self.clock.now(), WindowEnd::Complete)));
+                let now = self.clock.now();
+                let answer = flight.answer(now, WindowEnd::Complete);
+                let refused = answer.verdicts.iter().all(|verdict| *verdict == Verdict::Nacked);
+                self.tell(Event::Answer(answer));
                 if flight.stray {
+                    self.close(flight);
+                } else if refused && now.saturating_sub(self.renewed) >= RENEW {
+                    self.renewed = now;
+                    self.open_another();
                     self.close(flight);
                 } else {
                     self.free.push(flight.channel);

@@ -257,6 +257,40 @@ async fn a_deaf_route_gives_up_its_lanes_and_then_its_windows() -> Result<()> {
 }
 
 #[tokio::test]
+async fn a_queue_whose_limit_is_lifted_takes_messages_again() -> Result<()> {
+    let _turn = Turn::take().await?;
+    let server = RabbitMq::start(RabbitMqOptions::default()).await?;
+    let desk = Desk::open(&server.guest_url()).await?;
+    desk.exchange(EXCHANGE).await?;
+    desk.queue(EXCHANGE, "orders", &[("x-queue-type", text("quorum"))]).await?;
+    let full = r#"{"max-length": 1, "overflow": "reject-publish"}"#;
+    server.ctl().run(&["set_policy", "--apply-to", "queues", "full", "^orders$", full]).await?;
+    let mut filler = Publisher::start(settings(&server.guest_url(), EXCHANGE)?);
+    ready(&mut filler).await?;
+    filler.publish(batch(1, "orders"));
+    answer(&mut filler).await?;
+    // This one knows the queue only as full.
+    let mut settings = settings(&server.guest_url(), EXCHANGE)?;
+    settings.lanes = 2;
+    let mut publisher = Publisher::start(settings);
+    ready(&mut publisher).await?;
+    publisher.publish(batch(2, "orders"));
+    let refused = answer(&mut publisher).await?;
+    assert!(refused.verdicts.iter().all(|verdict| *verdict == Verdict::Nacked), "{refused:?}");
+    server.ctl().run(&["clear_policy", "full"]).await?;
+    let mut id = 2;
+    eventually("the queue to take a whole window", LIMIT, async || {
+        id += 1;
+        publisher.publish(batch(id, "orders"));
+        Ok((confirmed(&answer(&mut publisher).await?) == 100).then_some(()))
+    })
+    .await?;
+    filler.close(LIMIT).await;
+    publisher.close(LIMIT).await;
+    Ok(())
+}
+
+#[tokio::test]
 async fn a_frozen_broker_is_given_up_after_two_heartbeats() -> Result<()> {
     let _turn = Turn::take().await?;
     let server = RabbitMq::start(RabbitMqOptions::default()).await?;
