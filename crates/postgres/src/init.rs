@@ -91,7 +91,11 @@ impl Admin {
         self.make_slot(subject, options, tell).await
     }
 
-    pub(crate) async fn make(&self, planned: Planned, tell: &mut (dyn FnMut(Progress) + Send)) -> Result<(), Error> {
+    pub(crate) async fn make(
+        &self,
+        planned: Planned,
+        tell: &mut (dyn FnMut(Progress) + Send),
+    ) -> Result<(), Error> {
         if !planned.present {
             self.batch(&format!("create the {}", planned.object), Doing::Create, &planned.sql).await?;
         }
