@@ -85,6 +85,7 @@ async fn a_killed_broker_ends_every_window_before_the_outage() -> Result<()> {
     ready(&mut publisher).await?;
     desk.queue(EXCHANGE, "orders", &[("x-queue-type", text("quorum"))]).await?;
     desk.queue(EXCHANGE, "deaf", &[]).await?;
+    server.remember_queues().await?;
     order(&server, "deaf", "suspend").await?;
 
     // One window waits for ever; the others keep the broker busy when it dies.

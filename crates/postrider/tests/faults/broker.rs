@@ -15,17 +15,10 @@ async fn the_broker_restarts() -> Result<()> {
         .await
 }
 
-/// RabbitMQ 3.10 writes down which quorum queues it has only some time after their declaration: one that is younger when
-/// the node is killed comes back empty, whatever it had confirmed.
-pub(crate) async fn remember_queues(scene: &Scene) -> Result<()> {
-    let write_down = "[dets:sync(Table) || Table <- dets:all()].";
-    scene.servers.rabbitmq.ctl().run(&["eval", write_down]).await.map(drop)
-}
-
 #[tokio::test]
 async fn the_broker_is_killed() -> Result<()> {
     survives("broker killed", Setting::default(), async |scene| {
-        remember_queues(scene).await?;
+        scene.servers.rabbitmq.remember_queues().await?;
         scene.servers.rabbitmq.sigkill().await?;
         scene.relay().wait_reason("broker", LIMIT).await?;
         scene.servers.rabbitmq.start_again().await
@@ -46,7 +39,7 @@ async fn the_broker_freezes() -> Result<()> {
 #[tokio::test]
 async fn relay_and_broker_are_killed_together() -> Result<()> {
     survives("relay and broker killed", Setting::default(), async |scene| {
-        remember_queues(scene).await?;
+        scene.servers.rabbitmq.remember_queues().await?;
         scene.wait_owed(1).await?;
         let Scene { servers, relays, .. } = scene;
         let relay = relays.last_mut().expect("it runs");

@@ -10,7 +10,6 @@ use testenv::oracle::{Fault, Verdict};
 use testenv::writer::Backlog;
 use tokio::time::sleep;
 
-use crate::broker::remember_queues;
 use crate::scene::{LIMIT, Scene, play};
 use crate::setting::Setting;
 
@@ -131,7 +130,7 @@ async fn a_queue_that_is_bound_now_and_then_keeps_the_order() -> Result<()> {
 async fn a_small_queue_whose_broker_is_killed_keeps_the_order() -> Result<()> {
     let verdict = squeeze("small queue, broker killed", small_queue(QueueKind::Quorum), async |scene| {
         consume_slowly(scene, SLOW / 4).await?;
-        remember_queues(scene).await?;
+        scene.servers.rabbitmq.remember_queues().await?;
         // The queue is full: it takes no mark.
         let persisted = scene.rig.slot().await?.confirmed_flush_lsn;
         scene.faults.push(Fault { arrived: scene.taken.len(), persisted });

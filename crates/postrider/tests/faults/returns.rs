@@ -8,7 +8,6 @@ use testenv::oracle::{Quarantine, State};
 use testenv::writer::Load;
 use testenv::{Sql, eventually};
 
-use crate::broker::remember_queues;
 use crate::scene::{LIMIT, Scene, play};
 use crate::setting::Setting;
 use crate::witness::Single;
@@ -74,7 +73,7 @@ async fn relay_and_broker_die_while_an_aggregate_comes_back() -> Result<()> {
         let all = usize::try_from(PARKED)?;
         scene.wait_quarantine("the aggregate to be parked", |found| found.rows().len() >= all).await?;
         scene.rig.queue.bind(&late, "#").await?;
-        remember_queues(scene).await?;
+        scene.servers.rabbitmq.remember_queues().await?;
         scene.retry().await?;
 
         let mut random = fastrand::Rng::with_seed(4);

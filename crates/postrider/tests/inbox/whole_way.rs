@@ -99,7 +99,10 @@ async fn both_databases_agree_after_kills_of_the_relay_the_consumer_and_the_brok
                 booking.kill().await?;
                 booking = Booking::start(&rig.scope, &books, &rig.queue)?;
             }
-            1300 => pair.rabbitmq.sigkill().await?,
+            1300 => {
+                pair.rabbitmq.remember_queues().await?;
+                pair.rabbitmq.sigkill().await?;
+            }
             1400 => pair.rabbitmq.start_again().await?,
             _ => {}
         }
