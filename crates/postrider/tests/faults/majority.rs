@@ -37,6 +37,7 @@ async fn flows(consumer: &Consumer, ctl: &Ctl, seconds: usize) -> Result<()> {
     ensure!(rates.iter().all(|rate| *rate >= 100), "see the healthy route flow all the time: {rates:?}");
     // Lanes, a stray a lane at most, and those of the last confirm timeout that the broker has not closed yet.
     ensure!((LANES..=5 * LANES).contains(&most), "find few stray channels: {most} channels");
+    Ok(())
 }
 
 #[tokio::test]
