@@ -5,12 +5,14 @@
 //! come out ([`Watermark`]). There is no IO, no clock and no randomness here that is not an argument.
 
 mod aggregate;
+mod body;
 mod change;
 mod columns;
 mod command;
 #[cfg(test)]
 mod corpus;
 mod decode;
+mod draft;
 mod effect;
 mod exchanges;
 mod frame;

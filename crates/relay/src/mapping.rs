@@ -6,19 +6,18 @@
 
 use std::sync::Arc;
 
-use bytes::Bytes;
-
+use crate::body::body;
 use crate::columns::Columns;
 use crate::decode::Value;
+use crate::draft::Draft;
 use crate::headers::{HeaderNames, Headers};
 use crate::limits::SHORT_STRING_BYTES_MAX;
 use crate::lsn::Position;
 use crate::message::{HeaderValue, Message};
-use crate::quarantine::Draft;
 use crate::reason::Reason;
 use crate::relation::{Kind, Layout};
 use crate::route::{RouteFields, RoutingKey};
-use crate::row::{Cell, Refusal, Row};
+use crate::row::{Refusal, Row};
 use crate::timestamp::Timestamp;
 
 /// How rows become messages; [`Settings::default`] has the documented defaults.
@@ -120,7 +119,7 @@ impl Default for Settings {
 #[derive(Debug)]
 pub(crate) struct Mapping {
     pub(crate) settings: Settings,
-    header_names: HeaderNames,
+    pub(crate) header_names: HeaderNames,
     json: Arc<str>,
     text: Arc<str>,
     bytes: Arc<str>,
@@ -149,52 +148,13 @@ impl Mapping {
             reason,
             detail,
             aggregate,
-            draft: Box::new(self.draft(&row, layout.payload)),
+            draft: Box::new(Draft::of_row(self, &row, layout.payload)),
         };
         let (aggregate_type, aggregate_id) = aggregate(&row).map_err(|refusal| refused(refusal, None))?;
         let aggregate = AggregateKey::new(aggregate_type, aggregate_id);
         match self.message(&row, layout.payload, aggregate_type, aggregate_id, position) {
             Ok((message, dropped_headers)) => Ok(Mapped { message, aggregate, dropped_headers }),
             Err(refusal) => Err(refused(refusal, Some(aggregate))),
-        }
-    }
-
-    /// What can be made of a row that is no message: each part as it is, whatever its size, and the row beside it.
-    fn draft(&self, row: &Row<'_>, payload: Kind) -> Draft {
-        let text = |cell: Cell<'_>| cell.text().ok().flatten().map(Box::<str>::from);
-        let fields = RouteFields {
-            aggregate_type: row.aggregate_type.text().ok().flatten().unwrap_or_default(),
-            aggregate_id: row.aggregate_id.text().ok().flatten().unwrap_or_default(),
-            event_type: row.event_type.text().ok().flatten().unwrap_or_default(),
-            event_version: row.event_version.parse("32-bit integer").ok().flatten(),
-        };
-        let named = [row.aggregate_type, row.aggregate_id, row.event_type];
-        let routable = named.into_iter().all(|cell| cell.required().is_ok());
-        let filled = || self.settings.routing_key.fill(fields).filter(|_| routable).map(Box::<str>::from);
-        let occurred_at = row.occurred_at.parse::<Timestamp>("timestamp").ok().flatten();
-        let without_its_own = Row { headers: row.headers.emptied(), ..*row };
-        let mut headers = self.headers(&without_its_own, fields, occurred_at).unwrap_or_default();
-        if let Ok(Some(json)) = row.headers.text() {
-            headers.add_row_in_part(&self.header_names, json);
-        }
-        Draft {
-            exchange: match row.exchange.text() {
-                Ok(Some(exchange)) => Some(exchange.into()),
-                Ok(None) => Some(self.settings.exchange.clone()),
-                Err(_) => None,
-            },
-            routing_key: text(row.routing_key).or_else(filled),
-            message_id: text(row.id),
-            event_type: text(row.event_type),
-            correlation_id: text(row.correlation_id),
-            content_type: text(row.content_type)
-                .map(Arc::from)
-                .or_else(|| Some(self.content_type(payload).clone())),
-            timestamp_s: occurred_at.and_then(Timestamp::amqp),
-            headers: headers.all,
-            bad_headers: headers.bad,
-            body: body(row.payload, payload, usize::MAX).ok(),
-            row: Some(row.to_json().into()),
         }
     }
 
@@ -233,7 +193,7 @@ impl Mapping {
         Ok((message, headers.dropped))
     }
 
-    fn headers(
+    pub(crate) fn headers(
         &self,
         row: &Row<'_>,
         fields: RouteFields<'_>,
@@ -277,33 +237,11 @@ impl Mapping {
         Ok(key.into())
     }
 
-    fn content_type(&self, payload: Kind) -> &Arc<str> {
+    pub(crate) fn content_type(&self, payload: Kind) -> &Arc<str> {
         match payload {
             Kind::Json => &self.json,
             Kind::Bytes => &self.bytes,
             Kind::Text => &self.text,
-        }
-    }
-}
-
-/// The payload exactly as Postgres prints it; a `bytea` as the bytes that the text stands for.
-fn body(cell: Cell<'_>, payload: Kind, max: usize) -> Result<Bytes, Refusal> {
-    let Some(printed) = cell.bytes()? else { return Ok(Bytes::new()) };
-    let fits = |bytes: usize| {
-        if bytes <= max {
-            return Ok(());
-        }
-        Err((Reason::MessageTooLarge, format!("the body has {bytes} bytes, at most {max} can be carried")))
-    };
-    match payload {
-        Kind::Json | Kind::Text => {
-            fits(printed.len())?;
-            Ok(Bytes::copy_from_slice(printed))
-        }
-        Kind::Bytes => {
-            let digits = printed.strip_prefix(b"\\x").ok_or_else(|| cell.bad("is not printed in hex"))?;
-            fits(digits.len() / 2)?;
-            hex(digits).ok_or_else(|| cell.bad("is not printed in hex"))
         }
     }
 }
@@ -313,7 +251,7 @@ fn aggregate<'a>(row: &Row<'a>) -> Result<(&'a str, &'a str), Refusal> {
 }
 
 /// The text, if AMQP can carry it as a short string.
-fn fitting<'a>(what: &str, text: &'a str) -> Result<&'a str, Refusal> {
+pub(crate) fn fitting<'a>(what: &str, text: &'a str) -> Result<&'a str, Refusal> {
     let bytes = text.len();
     if bytes <= SHORT_STRING_BYTES_MAX {
         return Ok(text);
@@ -324,13 +262,6 @@ fn fitting<'a>(what: &str, text: &'a str) -> Result<&'a str, Refusal> {
 
 fn short<'a>(what: &str, text: Option<&'a str>) -> Result<Option<&'a str>, Refusal> {
     text.map(|text| fitting(what, text)).transpose()
-}
-
-fn hex(digits: &[u8]) -> Option<Bytes> {
-    let nibble = |digit: u8| char::from(digit).to_digit(16);
-    let (pairs, odd) = digits.as_chunks();
-    let byte = |&[high, low]: &[u8; 2]| u8::try_from(nibble(high)? << 4 | nibble(low)?).ok();
-    if odd.is_empty() { pairs.iter().map(byte).collect() } else { None }
 }
 
 #[cfg(test)]

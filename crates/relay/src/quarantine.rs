@@ -3,15 +3,13 @@
 //! Invariants: one [`Work`] is one transaction, and one is under way at a time, in the order in which the
 //! core asked; each may be done twice without harm, so that one whose end was not seen is simply done again.
 
-use bytes::Bytes;
 use sha2::{Digest, Sha256};
-use std::sync::Arc;
 
-use crate::limits::SHORT_STRING_BYTES_MAX;
 use crate::lsn::Position;
 use crate::mapping::AggregateKey;
-use crate::message::{HeaderValue, Message};
 use crate::reason::Reason;
+
+pub use crate::draft::Draft;
 
 /// Names one piece of work; unique for the life of the process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -228,114 +226,5 @@ impl ParkedKey {
         let digest: [u8; 32] = Sha256::digest(key.as_bytes()).into();
         let (half, _) = digest.split_at(16);
         Self(half.try_into().expect("half of 32 bytes"))
-    }
-}
-
-/// A message of which parts may be missing: what the table holds.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Draft {
-    /// The exchange; the empty one is the default exchange.
-    pub exchange: Option<Arc<str>>,
-    /// The routing key.
-    pub routing_key: Option<Box<str>>,
-    /// The property `message_id`.
-    pub message_id: Option<Box<str>>,
-    /// The property `type`.
-    pub event_type: Option<Box<str>>,
-    /// The property `correlation_id`.
-    pub correlation_id: Option<Box<str>>,
-    /// The property `content_type`.
-    pub content_type: Option<Arc<str>>,
-    /// The property `timestamp`, whole seconds since the Unix epoch.
-    pub timestamp_s: Option<u64>,
-    /// Every header but `postrider_position`.
-    pub headers: Vec<(Arc<str>, HeaderValue)>,
-    /// Those of the row's own headers that cannot be carried, each as Postgres printed it: while there are any,
-    /// the message is not complete.
-    pub bad_headers: Vec<(Box<str>, Box<str>)>,
-    /// The body; `None` where the row had no readable payload.
-    pub body: Option<Bytes>,
-    /// Of a row that could not be mapped: its columns but the payload as Postgres printed them, a JSON object
-    /// of strings and nulls.
-    pub row: Option<Box<str>>,
-}
-
-impl From<&Message> for Draft {
-    fn from(message: &Message) -> Draft {
-        Draft {
-            exchange: Some(Arc::clone(&message.exchange)),
-            routing_key: Some(message.routing_key.clone()),
-            message_id: Some(message.message_id.clone()),
-            event_type: Some(message.event_type.clone()),
-            correlation_id: message.correlation_id.clone(),
-            content_type: Some(Arc::clone(&message.content_type)),
-            timestamp_s: message.timestamp_s,
-            headers: message.headers.clone(),
-            bad_headers: Vec::new(),
-            body: Some(message.body.clone()),
-            row: None,
-        }
-    }
-}
-
-impl Draft {
-    /// The message, if nothing that it needs is missing and AMQP can carry it (the header table is measured
-    /// when the broker has told its `frame_max`); else why not.
-    pub fn complete(self, position: Position, message_bytes_max: usize) -> Result<Message, (Reason, String)> {
-        fn needed<T: std::ops::Deref<Target = str>>(
-            what: &str,
-            text: Option<T>,
-        ) -> Result<T, (Reason, String)> {
-            let text =
-                text.ok_or_else(|| (Reason::NullColumn, format!("the quarantined message has no {what}")))?;
-            short(what, &text).map(|()| text)
-        }
-        fn short(what: &str, text: &str) -> Result<(), (Reason, String)> {
-            let bytes = text.len();
-            if bytes <= SHORT_STRING_BYTES_MAX {
-                return Ok(());
-            }
-            let detail =
-                format!("the {what} has {bytes} bytes, at most {SHORT_STRING_BYTES_MAX} can be carried");
-            Err((Reason::ShortString, detail))
-        }
-        let body = self.body.unwrap_or_default();
-        if body.len() > message_bytes_max {
-            let detail =
-                format!("the body has {} bytes, at most {message_bytes_max} can be carried", body.len());
-            return Err((Reason::MessageTooLarge, detail));
-        }
-        self.correlation_id.as_deref().map_or(Ok(()), |text| short("correlation id", text))?;
-        if let Some((name, _)) = self.bad_headers.first() {
-            return Err((Reason::BadHeader, format!("the header {name:?} cannot be carried")));
-        }
-        if let Some((name, _)) = self.headers.iter().find(|(name, _)| name.len() > SHORT_STRING_BYTES_MAX) {
-            let detail = format!("a header's name has {} bytes", name.len());
-            return Err((Reason::BadHeader, detail));
-        }
-        Ok(Message {
-            position,
-            exchange: needed("exchange", self.exchange)?,
-            routing_key: needed("routing key", self.routing_key)?,
-            message_id: needed("message id", self.message_id)?,
-            event_type: needed("type", self.event_type)?,
-            correlation_id: self.correlation_id,
-            content_type: needed("content type", self.content_type)?,
-            timestamp_s: self.timestamp_s,
-            headers: self.headers,
-            body,
-        })
-    }
-
-    /// About what the draft holds in memory, in bytes.
-    pub fn memory_bytes(&self) -> usize {
-        let texts = [&self.routing_key, &self.message_id, &self.event_type, &self.correlation_id, &self.row];
-        let texts = texts.into_iter().flatten().map(|text| text.len() + 16).sum::<usize>();
-        let headers = self.headers.iter().map(|(_, value)| match value {
-            HeaderValue::Text(text) => 64 + text.len(),
-            HeaderValue::Bool(_) | HeaderValue::Int(_) | HeaderValue::Long(_) => 64,
-        });
-        let bad = self.bad_headers.iter().map(|(name, raw)| 32 + name.len() + raw.len()).sum::<usize>();
-        size_of::<Self>() + texts + bad + headers.sum::<usize>() + self.body.as_ref().map_or(0, Bytes::len)
     }
 }
