@@ -1,8 +1,8 @@
 //! One connection's life: lanes, the windows on them, and what the broker says.
 //!
 //! Invariants: a lane is a channel that waits, a window out that is no stray, or a channel being opened, and
-//! there are always `lanes` of them; there are never more strays than lanes; each window is answered at most
-//! twice ([`WindowEnd::Stalled`], then its end), and never after [`Session::run`] has returned.
+//! there are always `lanes` of them; there are never more strays than lanes; channels that the broker was asked to
+//! close and has not are bounded as well, by the life of the connection; each window is answered at most twice ([`WindowEnd::Stalled`], then its end), and never after [`Session::run`] has returned.
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
@@ -33,6 +33,10 @@ const STALL: Duration = Duration::from_secs(1);
 /// that it is full, and that it has room again when it shrinks below its limit; where the limit was lifted
 /// instead, the channel goes on refusing (seen with RabbitMQ 3.10).
 const RENEW: Duration = Duration::from_millis(500);
+/// So many channels a lane may wait for the broker to close them. One that owes a confirm for a queue without a majority
+/// is closed only when the queue has its majority back (seen with RabbitMQ 3.10), and every probe of such a route
+/// leaves one behind: rather than run into `channel_max`, the connection is made anew, which ends them all.
+const CLOSING_PER_LANE: usize = 8;
 /// How often deadlines are looked at.
 const TICK: Duration = Duration::from_millis(100);
 /// How long lapin may take to say why a connection is gone.
@@ -62,6 +66,7 @@ pub(crate) struct Session<'a> {
     /// Windows that are out: one on each busy lane, and the strays.
     flights: Vec<Flight>,
     strays_max: usize,
+    closing_max: usize,
     opening: FuturesUnordered<BoxFuture<'static, lapin::Result<Channel>>>,
     /// When a channel was last asked for or opened, by the session's clock.
     asked: Duration,
@@ -101,6 +106,8 @@ impl<'a> Session<'a> {
             let channels = (0..lanes).map(|_| open_lane(Arc::clone(&link.connection)));
             try_join_all(channels).await.map_err(|error| Outage::lost(&link.peer, &error))
         };
+        // A stray's channel needs as much time to close as it needs.
+        let strays_max = lanes.min((channel_max - lanes) / 2);
         let free = within(settings.confirm_timeout, "open the lanes", opening).await?;
         Ok(Self {
             settings,
@@ -111,8 +118,8 @@ impl<'a> Session<'a> {
             free: free.into_iter().map(Arc::new).collect(),
             waiting: VecDeque::new(),
             flights: Vec::new(),
-            // A stray's channel needs as much time to close as it needs.
-            strays_max: lanes.min((channel_max - lanes) / 2),
+            strays_max,
+            closing_max: (CLOSING_PER_LANE * lanes).min(channel_max - lanes - strays_max),
             opening: FuturesUnordered::new(),
             asked: Duration::ZERO,
             renewed: Duration::ZERO,
@@ -224,7 +231,7 @@ impl<'a> Session<'a> {
                 self.tell(Event::Answer(answer));
                 if flight.stray {
                     self.close(flight);
-                } else if refused && now.saturating_sub(self.renewed) >= RENEW {
+                } else if refused && self.closing.is_empty() && now.saturating_sub(self.renewed) >= RENEW {
                     self.renewed = now;
                     self.open_another();
                     self.close(flight);
@@ -271,6 +278,10 @@ impl<'a> Session<'a> {
             return None;
         }
         let (now, patience) = (self.clock.now(), self.settings.confirm_timeout);
+        if self.closing.len() > self.closing_max {
+            let reason = format!("close {} channels: the broker has not closed them yet", self.closing.len());
+            return Some(Lost::Silent(Outage::new(OutageKind::Silent, reason)));
+        }
         if !self.opening.is_empty() && now.saturating_sub(self.asked) > patience {
             return Some(Lost::Silent(Outage::silent("open a channel", patience)));
         }
@@ -318,13 +329,9 @@ impl<'a> Session<'a> {
         self.opening.push(Box::pin(open_lane(Arc::clone(&self.link.connection))));
     }
 
-    /// Closes a channel in the background.
+    /// Closes a channel in the background. It takes as long as the connection lives at most.
     fn close(&self, flight: Flight) {
-        let limit = self.settings.confirm_timeout;
-        self.closing.push(Box::pin(async move {
-            // A channel that takes longer is dropped.
-            let _ = timeout(limit, flight.close()).await;
-        }));
+        self.closing.push(Box::pin(flight.close()));
     }
 
     fn connected(&self) -> bool {
