@@ -6,7 +6,7 @@
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use lapin::options::{BasicPublishOptions, ConfirmSelectOptions};
-use lapin::types::{AMQPValue, LongString, ShortString};
+use lapin::types::{AMQPValue, FieldTable, LongString, ShortString};
 use lapin::{BasicProperties, Channel, Confirmation, Connection};
 use tokio::sync::Mutex;
 use tokio::time::timeout;
@@ -95,10 +95,13 @@ async fn open(connection: &Connection) -> lapin::Result<Channel> {
     Ok(channel)
 }
 
-/// Its own, and ours: the same id, so that it can be sent back.
+/// Its own, and ours: the same id, so that it can be sent back. Without an expiration, by which the broker would
+/// drop it where it waits for a person, without the header that would route more copies, and without the name of
+/// another user, for which the broker would refuse it: <https://www.rabbitmq.com/docs/validated-user-id>.
 fn properties(settings: &Settings, event: &Event, parking: &Parking) -> BasicProperties {
     let text = |text: &str| AMQPValue::LongString(LongString::from(text));
-    let mut headers = event.properties.headers().clone().unwrap_or_default();
+    let mut headers = event.properties.headers().as_ref().map(FieldTable::inner).cloned().unwrap_or_default();
+    headers.remove("CC");
     let since = parking.first_failed_at.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
     for (name, value) in [
         ("inbox_parked_reason", text(parking.reason.as_str())),
@@ -111,11 +114,91 @@ fn properties(settings: &Settings, event: &Event, parking: &Parking) -> BasicPro
     ] {
         headers.insert(ShortString::from(name), value);
     }
-    event.properties.clone().with_headers(headers).with_delivery_mode(2)
+    kept(&event.properties).with_headers(headers.into()).with_delivery_mode(2)
+}
+
+/// A property can be set and not taken away.
+fn kept(own: &BasicProperties) -> BasicProperties {
+    type With = fn(BasicProperties, ShortString) -> BasicProperties;
+    let texts: [(&Option<ShortString>, With); 8] = [
+        (own.content_type(), BasicProperties::with_content_type),
+        (own.content_encoding(), BasicProperties::with_content_encoding),
+        (own.correlation_id(), BasicProperties::with_correlation_id),
+        (own.reply_to(), BasicProperties::with_reply_to),
+        (own.message_id(), BasicProperties::with_message_id),
+        (own.kind(), BasicProperties::with_type),
+        (own.app_id(), BasicProperties::with_app_id),
+        (own.cluster_id(), BasicProperties::with_cluster_id),
+    ];
+    let mut kept = BasicProperties::default();
+    for (text, with) in texts {
+        if let Some(text) = text {
+            kept = with(kept, text.clone());
+        }
+    }
+    if let Some(priority) = own.priority() {
+        kept = kept.with_priority(*priority);
+    }
+    if let Some(timestamp) = own.timestamp() {
+        kept = kept.with_timestamp(*timestamp);
+    }
+    kept
 }
 
 /// An error in a header: long ones would not fit into the frame.
 fn cut(text: &str) -> &str {
     let end = text.char_indices().map(|(at, _)| at).find(|at| *at >= 1000);
     &text[..end.unwrap_or(text.len())]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_copy_keeps_what_is_its_own_and_nothing_that_would_lose_or_multiply_it() {
+        let text = |text: &str| ShortString::from(text);
+        let mut headers = FieldTable::default();
+        headers.insert(text("aggregate_type"), AMQPValue::LongString("order".into()));
+        headers.insert(text("CC"), AMQPValue::FieldArray(vec![AMQPValue::LongString("q".into())].into()));
+        let own = BasicProperties::default()
+            .with_content_type(text("a"))
+            .with_content_encoding(text("b"))
+            .with_priority(3)
+            .with_correlation_id(text("d"))
+            .with_reply_to(text("e"))
+            .with_message_id(text("f"))
+            .with_timestamp(7)
+            .with_type(text("g"))
+            .with_app_id(text("h"))
+            .with_cluster_id(text("i"))
+            .with_delivery_mode(2);
+        let event = Event {
+            message_id: "f".to_owned(),
+            event_type: "g".to_owned(),
+            aggregate_type: None,
+            aggregate_id: None,
+            aggregate_seq: None,
+            exchange: String::new(),
+            routing_key: "q".to_owned(),
+            redelivered: false,
+            properties: own
+                .clone()
+                .with_headers(headers)
+                .with_expiration(text("60000"))
+                .with_user_id(text("shop")),
+            body: Vec::new(),
+        };
+        let parking = Parking {
+            reason: Reason::Poison,
+            error: "it cannot be read".to_owned(),
+            attempts: 1,
+            first_failed_at: UNIX_EPOCH,
+        };
+        let parked = properties(&Settings::new("q"), &event, &parking);
+        let headers = parked.headers().clone().expect("headers");
+        assert!(headers.contains_key("aggregate_type") && headers.contains_key("inbox_parked_reason"));
+        assert!(!headers.contains_key("CC"));
+        assert_eq!(parked, own.with_headers(headers));
+    }
 }
