@@ -15,7 +15,8 @@ pub enum Error {
     /// The rows to be pruned still protect from duplicates (PR003).
     #[error("prune the inbox: {0}")]
     InsideWindow(String),
-    /// An argument is missing or out of its range (PR004): no retry of this message will help.
+    /// An argument is missing or out of its range (PR004), or is text that the database cannot hold, such as a
+    /// NUL: no retry of this message will help.
     #[error("use the inbox: {0}")]
     Argument(String),
     /// The message is being handled in two phases, and was claimed in one (PR005).
@@ -45,7 +46,8 @@ impl From<tokio_postgres::Error> for Error {
             "PR001" => Self::NotReadCommitted(text),
             "PR002" => Self::StaleFence(text),
             "PR003" => Self::InsideWindow(text),
-            "PR004" => Self::Argument(text),
+            // Character not in repertoire; untranslatable character.
+            "PR004" | "22021" | "22P05" => Self::Argument(text),
             "PR005" => Self::TwoPhase(text),
             code if [
                 SqlState::UNDEFINED_FUNCTION,

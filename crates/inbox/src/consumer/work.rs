@@ -114,7 +114,17 @@ impl<C: Connect, H: Handle> Place<C, H> {
     }
 
     async fn connect(&self) -> Result<Database, BoxError> {
-        timeout(PEER_LIMIT, self.shared.connect.database()).await?
+        let connecting = async {
+            let database = self.shared.connect.database().await?;
+            // A statement that was given up must not go on: until it ends, nobody gets the message. Not every
+            // platform has this.
+            let vigilance = "set client_connection_check_interval = '1s'";
+            if let Err(error) = database.client.batch_execute(vigilance).await {
+                tracing::debug!("failed to watch the connection: {error}");
+            }
+            Ok(database)
+        };
+        timeout(PEER_LIMIT, connecting).await?
     }
 
     /// What follows from an attempt. None: the message is to be parked, or tried again.
@@ -242,7 +252,8 @@ impl<C: Connect, H: Handle> Place<C, H> {
         let waiting: Vec<i64> = items.iter().filter_map(|item| item.event.aggregate_seq).collect();
         let aggregate = items.first().and_then(|item| item.event.aggregate()).unwrap_or_default();
         let gap = Gap { aggregate, waiting };
-        match timeout(self.shared.settings.handle_limit, self.shared.handler.gap(&gap)).await? {
+        let asked = AssertUnwindSafe(self.shared.handler.gap(&gap)).catch_unwind();
+        match timeout(self.shared.settings.handle_limit, asked).await?.map_err(|_| "the hook panicked")? {
             GapAnswer::Park => {
                 let error = format!("messages of {} before it are missing", gap.aggregate);
                 for item in &mut *items {
