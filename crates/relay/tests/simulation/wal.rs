@@ -80,6 +80,19 @@ impl Wal {
         });
     }
 
+    /// Covers the table from now on; the events skipped until then are forgotten, and returned.
+    pub(crate) fn cover_again(&mut self) -> Vec<Event> {
+        let mut skipped = Vec::new();
+        for transaction in self.transactions.iter_mut().filter(|transaction| transaction.skipped) {
+            assert!(transaction.commit_lsn >= self.reported, "a skipped event was passed over");
+            skipped.extend(std::mem::take(&mut transaction.rows).into_iter().flatten());
+            transaction.command = None;
+            transaction.skipped = false;
+        }
+        self.covered = true;
+        skipped
+    }
+
     /// The event at this position, without its poison.
     pub(crate) fn event_at(&self, position: Position) -> Option<Event> {
         let transaction = self.transactions.iter().find(|one| one.commit_lsn == position.commit_lsn)?;

@@ -7,9 +7,9 @@ use postrider_relay::{
     Window, WindowEnd,
 };
 
+use crate::settings::settings;
 use crate::table::Table;
 use crate::wal::{Command, Event, Wal, Walsender, event, route};
-use crate::world::settings;
 
 pub(super) struct Scene {
     pub(super) relay: Relay,
