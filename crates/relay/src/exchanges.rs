@@ -4,7 +4,7 @@
 //! channel. The broker closes the channel over a missing exchange, and a client that is still writing to a channel
 //! which is closed loses the whole connection (AMQP 0-9-1 section 4.7, reply code 504).
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use crate::aggregate::AggregateId;
@@ -39,12 +39,13 @@ pub(crate) enum Acquaintance {
 pub(crate) struct Exchanges {
     /// The publisher sees to this one when it connects.
     own: Arc<str>,
-    others: HashMap<Arc<str>, Exchange>,
+    /// Sorted, so that a simulated world replays.
+    others: BTreeMap<Arc<str>, Exchange>,
 }
 
 impl Exchanges {
     pub(crate) fn new(own: Arc<str>) -> Self {
-        Self { own, others: HashMap::new() }
+        Self { own, others: BTreeMap::new() }
     }
 
     pub(crate) fn acquaintance(&self, message: &Message) -> Acquaintance {
@@ -98,7 +99,7 @@ impl Exchanges {
 
     /// The connection is gone, and with it what was known: who waits no longer.
     pub(crate) fn forget(&mut self) -> Vec<AggregateId> {
-        self.others.drain().flat_map(|(_, exchange)| waiters(exchange)).collect()
+        std::mem::take(&mut self.others).into_iter().flat_map(|(_, exchange)| waiters(exchange)).collect()
     }
 }
 

@@ -4,7 +4,7 @@
 //! in the order of their positions; and what is read at once is bounded, beside the limits of the stream, for
 //! which these rows do not wait.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::lsn::Position;
 use crate::quarantine::{ParkedKey, Scope, Work};
@@ -19,7 +19,7 @@ pub(crate) struct Releases {
     /// Others may be released in the table.
     more: bool,
     /// Aggregates with rows on their way, and how many; a row is, until it is marked.
-    busy: HashMap<ParkedKey, usize>,
+    busy: BTreeMap<ParkedKey, usize>,
     /// Rows on their way that stand for themselves.
     rows: BTreeSet<Position>,
     loaded: usize,

@@ -4,7 +4,7 @@
 //! go to the quarantine once the route is settled, so that one route cannot take the lanes from the others. One
 //! confirm, and the route is as any other.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -42,7 +42,8 @@ pub(crate) enum Standing {
 /// The bad routes, by exchange and routing key.
 #[derive(Debug, Default)]
 pub(crate) struct Routes {
-    known: HashMap<Arc<str>, HashMap<Box<str>, Route>>,
+    /// Sorted, so that a simulated world replays.
+    known: BTreeMap<Arc<str>, BTreeMap<Box<str>, Route>>,
     len: usize,
     /// No probe is due before.
     earliest: Option<Duration>,
@@ -139,7 +140,7 @@ impl Routes {
             return due;
         }
         self.earliest = None;
-        for route in self.known.values_mut().flat_map(HashMap::values_mut) {
+        for route in self.known.values_mut().flat_map(BTreeMap::values_mut) {
             if route.probe.is_some() || route.waiters.is_empty() {
                 continue;
             }
@@ -170,7 +171,7 @@ impl Routes {
 
     /// Somebody may have mended routes: each is probed at once.
     pub(crate) fn recheck(&mut self, now: Duration) {
-        for route in self.known.values_mut().flat_map(HashMap::values_mut) {
+        for route in self.known.values_mut().flat_map(BTreeMap::values_mut) {
             route.due = route.due.min(now);
         }
         self.earlier(now);
@@ -178,7 +179,7 @@ impl Routes {
 
     /// The session is over: nobody waits and nothing is out, but what is known of the routes stays true.
     pub(crate) fn void(&mut self) {
-        for route in self.known.values_mut().flat_map(HashMap::values_mut) {
+        for route in self.known.values_mut().flat_map(BTreeMap::values_mut) {
             (route.probe, route.waiters) = (None, VecDeque::new());
         }
         self.earliest = None;
