@@ -41,7 +41,6 @@ struct Vitals {
     uses_schema: bool,
     writes_record: bool,
     reads_command: bool,
-    writes_quarantine: bool,
     keep_mb: i64,
     timeout_ms: i64,
     synchronous: String,
@@ -123,9 +122,6 @@ select jsonb_build_object(
     and has_table_privilege(to_regclass('postrider.relay'), 'insert')
     and has_table_privilege(to_regclass('postrider.relay'), 'update'), false),
   'reads_command', coalesce(has_table_privilege(to_regclass('postrider.command'), 'select'), false),
-  'writes_quarantine', coalesce(has_table_privilege(to_regclass('postrider.quarantine'), 'select')
-    and has_table_privilege(to_regclass('postrider.quarantine'), 'insert')
-    and has_table_privilege(to_regclass('postrider.quarantine'), 'update'), false),
   'keep_mb', (select setting::bigint from pg_settings where name = 'max_slot_wal_keep_size'),
   'timeout_ms', (select setting::bigint from pg_settings where name = 'wal_sender_timeout'),
   'synchronous', current_setting('synchronous_standby_names'),
@@ -163,8 +159,8 @@ impl Vitals {
                 vec![format!("alter role {role} replication")],
             ));
         }
-        let quarantine = seen.quarantine.is_none() || self.writes_quarantine;
-        if seen.schema && !(self.uses_schema && self.writes_record && self.reads_command && quarantine) {
+        let all = self.uses_schema && self.writes_record && self.reads_command && seen.rights().is_ok();
+        if seen.schema && !all {
             findings.push(Finding {
                 severity: Severity::Error,
                 what: format!("role {role} lacks a right in the schema postrider"),

@@ -7,7 +7,9 @@ use std::time::Duration;
 
 use postrider_relay::quarantine::ParkedKey;
 use postrider_relay::{AggregateKey, Position, Reason};
-use tokio_postgres::types::{PgLsn, ToSql, Type};
+use tokio_postgres::types::{ToSql, Type};
+
+use crate::columns;
 
 /// What rows must have in common: every list that is not empty, and of each list one entry. The default filter
 /// means every row.
@@ -76,17 +78,15 @@ impl Condition {
 
     /// Only the rows at these positions.
     pub(crate) fn at_positions(&mut self, positions: &[Position]) {
-        let lsns: Vec<PgLsn> = positions.iter().map(|position| PgLsn::from(position.commit_lsn.0)).collect();
-        let lsns = self.add(lsns, Type::PG_LSN_ARRAY);
-        let indexes: Vec<i64> = positions.iter().map(|position| i64::from(position.index)).collect();
-        let indexes = self.add(indexes, Type::INT8_ARRAY);
+        let (lsns, indexes) = columns::of_all(positions);
+        let (lsns, indexes) = (self.add(lsns, Type::PG_LSN_ARRAY), self.add(indexes, Type::INT8_ARRAY));
         self.terms.push(format!("(q.commit_lsn, q.index) in (select * from unnest({lsns}, {indexes}))"));
     }
 
     /// Only rows behind this position.
     pub(crate) fn behind(&mut self, position: Position) {
-        let lsn = self.add(PgLsn::from(position.commit_lsn.0), Type::PG_LSN);
-        let index = self.add(i64::from(position.index), Type::INT8);
+        let (lsn, index) = columns::of(position);
+        let (lsn, index) = (self.add(lsn, Type::PG_LSN), self.add(index, Type::INT8));
         self.terms.push(format!("(q.commit_lsn, q.index) > ({lsn}, {index})"));
     }
 

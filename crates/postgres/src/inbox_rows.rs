@@ -21,12 +21,12 @@ pub struct InboxRow {
     /// `received`, `processing`, `reconcile` (its worker was not heard of again), `failed` or `completed`.
     pub status: String,
     /// How often it was tried.
-    pub attempts: String,
+    pub attempts: i32,
     /// The worker that has it, or had it last, of two phases.
     pub lease_owner: Option<String>,
-    /// When it was first seen, in UTC.
+    /// When it was first seen (RFC 3339, as all times here).
     pub received_at: String,
-    /// When it was completed, in UTC.
+    /// When it was completed.
     pub completed_at: Option<String>,
     /// What the worker noted.
     pub outcome: Option<String>,
@@ -45,15 +45,15 @@ pub struct InboxFilter {
     pub completed: bool,
 }
 
-const LOOK: &str = "
+const LOOK: &str = r#"
     select consumer, source, message_id,
         case when status = 'processing' and lease_until <= clock_timestamp() then 'reconcile' else status end,
-        attempts::text, lease_owner,
-        to_char(received_at at time zone 'UTC', 'YYYY-MM-DD HH24:MI:SS'),
-        to_char(completed_at at time zone 'UTC', 'YYYY-MM-DD HH24:MI:SS'), outcome, last_error
+        attempts, lease_owner,
+        to_char(received_at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"'),
+        to_char(completed_at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"'), outcome, last_error
     from postrider.inbox
     where ($1 = '' or consumer = $1) and ($2 = '' or message_id = $2) and ($3 = 'all' or status <> 'completed')
-    order by received_at limit $4::int";
+    order by received_at limit $4::int"#;
 
 const RETRY: &str = "
     update postrider.inbox set status = 'received', attempts = 0, lease_until = null

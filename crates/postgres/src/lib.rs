@@ -6,6 +6,7 @@
 
 mod admin;
 mod bridge;
+mod columns;
 mod creation;
 mod doctor;
 mod error;

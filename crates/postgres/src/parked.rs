@@ -4,15 +4,17 @@
 //! only when it is asked for.
 
 use std::collections::BTreeMap;
+use std::fmt::Display;
 use std::time::Duration;
 
-use postrider_relay::{Lsn, Position};
+use postrider_relay::Position;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use tokio_postgres::Row;
-use tokio_postgres::types::{PgLsn, Type};
+use tokio_postgres::types::Type;
 
 use crate::admin::{Admin, LOOK_LIMIT};
+use crate::columns;
 use crate::error::Error;
 use crate::failure::Doing;
 use crate::filter::{Condition, Filter};
@@ -145,7 +147,8 @@ impl Admin {
             condition.text()
         );
         let found = self.look_through("list the quarantine", &statement, &condition).await?;
-        found.iter().map(position).collect()
+        let position = |row| columns::position(row, 0);
+        found.iter().map(position).collect::<Result<_, _>>().map_err(unreadable)
     }
 
     /// The rows at these positions, in their order.
@@ -262,18 +265,13 @@ pub(crate) fn event_json(text_max: Option<u32>) -> String {
     )
 }
 
-/// The position in the first two columns.
-fn position(row: &Row) -> Result<Position, Error> {
-    let index: i64 = row.get(1);
-    let index = u32::try_from(index)
-        .map_err(|_| Error::Outage(format!("read the quarantine: {index} is the index of no event")))?;
-    Ok(Position { commit_lsn: Lsn(row.get::<_, PgLsn>(0).into()), index })
+fn unreadable(why: impl Display) -> Error {
+    Error::Outage(format!("read the quarantine: {why}"))
 }
 
 /// Reads the JSON text in this column.
 pub(crate) fn document<'a, T: Deserialize<'a>>(row: &'a Row, column: usize) -> Result<T, Error> {
-    serde_json::from_str(row.get(column))
-        .map_err(|e| Error::Outage(format!("read the quarantine: read the server's answer: {e}")))
+    serde_json::from_str(row.get(column)).map_err(|e| unreadable(format!("read the server's answer: {e}")))
 }
 
 /// A position as its text.

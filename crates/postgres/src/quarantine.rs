@@ -19,10 +19,11 @@ use futures_util::future::try_join_all;
 use postrider_relay::quarantine::{Done, ParkedKey, Work};
 use postrider_relay::{Lsn, Position};
 use tokio::time::timeout;
-use tokio_postgres::types::{PgLsn, ToSql, Type};
+use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{Client, Row, SimpleQueryMessage};
 
 use crate::admin::Admin;
+use crate::columns::{self, Unreadable};
 use crate::error::{Error, SESSION_OVER};
 use crate::failure::{self, Doing, chain};
 use crate::server::Server;
@@ -186,9 +187,6 @@ const PIPELINED: usize = 256;
 /// A parameter with its type, from $2 on; $1 is always the slot.
 type Parameter<'a> = (&'a (dyn ToSql + Sync), Type);
 
-/// A row that is not as we write them.
-type Unreadable = Box<dyn std::error::Error + Send + Sync>;
-
 impl Transaction<'_> {
     /// Runs a statement; the number of rows it touched.
     async fn execute(&self, statement: &str, parameters: &[Parameter<'_>]) -> Result<u64, Error> {
@@ -230,7 +228,7 @@ impl Transaction<'_> {
         let prepared = self.client.prepare_typed(statement, &types).await.map_err(|e| self.failed(&e))?;
         let mut touched = 0;
         for some in rows.chunks(PIPELINED) {
-            let (commit_lsns, indexes) = columns_of(some);
+            let (commit_lsns, indexes) = columns::of_all(some);
             let runs = commit_lsns.iter().zip(&indexes).map(|(commit_lsn, index)| {
                 let row: [&(dyn ToSql + Sync); 3] = [&self.slot, commit_lsn, index];
                 let all: Vec<_> = row.into_iter().chain(more.iter().map(|(value, _)| *value)).collect();
@@ -266,18 +264,6 @@ impl Transaction<'_> {
     fn failed(&self, error: &tokio_postgres::Error) -> Error {
         failure::sql(self.what, Doing::Relay, error, self.server)
     }
-}
-
-/// Positions as two arrays, `pg_lsn[]` and `bigint[]`.
-fn columns_of(positions: &[Position]) -> (Vec<PgLsn>, Vec<i64>) {
-    positions.iter().map(|at| (PgLsn::from(at.commit_lsn.0), i64::from(at.index))).unzip()
-}
-
-/// The two columns of a position.
-fn position(row: &Row, first: usize) -> Result<Position, Unreadable> {
-    let commit_lsn = row.try_get::<_, PgLsn>(first)?;
-    let index = row.try_get::<_, i64>(first + 1)?;
-    Ok(Position { commit_lsn: Lsn(commit_lsn.into()), index: index.try_into()? })
 }
 
 fn key(row: &Row, column: usize) -> Result<ParkedKey, Unreadable> {

@@ -16,3 +16,6 @@ pub(crate) use init::init;
 pub(crate) use quarantine::quarantine;
 pub(crate) use slot::slot;
 pub(crate) use status::status;
+
+/// The exit code of wrong words, `--yes` not among them: nothing was done.
+const NOT_ASKED: u8 = 2;

@@ -2,9 +2,10 @@
 
 use postrider_relay::Position;
 use postrider_relay::quarantine::{Done, PutBack};
-use tokio_postgres::types::{PgLsn, Type};
+use tokio_postgres::types::Type;
 
 use super::{Parameter, Transaction, store};
+use crate::columns;
 use crate::error::Error;
 
 /// $2, $3 a row.
@@ -34,8 +35,7 @@ impl Transaction<'_> {
 
     /// A released row, and with it those of its aggregate, are parked again.
     pub(super) async fn put_back(&self, row: &PutBack) -> Result<(), Error> {
-        let commit_lsn = PgLsn::from(row.position.commit_lsn.0);
-        let index = i64::from(row.position.index);
+        let (commit_lsn, index) = columns::of(row.position);
         let attempts = i64::from(row.attempts);
         let detail = store::words(&row.detail);
         let parameters: [Parameter<'_>; 5] = [

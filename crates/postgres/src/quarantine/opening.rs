@@ -4,7 +4,8 @@ use postrider_relay::Position;
 use postrider_relay::quarantine::{Done, ParkedAggregate, PositionPage};
 use tokio_postgres::types::{PgLsn, Type};
 
-use super::{Transaction, key, position};
+use super::{Transaction, key};
+use crate::columns::position;
 use crate::error::Error;
 
 /// Aggregates with rows of scope `key` that are undelivered, each with the lowest of them. One way through the

@@ -10,7 +10,8 @@ use postrider_relay::quarantine::{Done, Draft, ParkedKey, Released, Scope};
 use tokio_postgres::Row;
 use tokio_postgres::types::Type;
 
-use super::{Parameter, Transaction, Unreadable, columns_of, headers, position, store};
+use super::{Parameter, Transaction, headers, store};
+use crate::columns::{self, Unreadable, position};
 use crate::error::Error;
 
 /// $2 aggregates that are on their way, $3 how many.
@@ -43,7 +44,7 @@ impl Transaction<'_> {
         bytes: usize,
     ) -> Result<Done, Error> {
         let (chosen, more) = self.choose(busy, busy_rows, rows, bytes).await?;
-        let (commit_lsns, indexes) = columns_of(&chosen);
+        let (commit_lsns, indexes) = columns::of_all(&chosen);
         let parameters: [Parameter<'_>; 2] =
             [(&commit_lsns, Type::PG_LSN_ARRAY), (&indexes, Type::INT8_ARRAY)];
         let mut rows = Vec::with_capacity(chosen.len());

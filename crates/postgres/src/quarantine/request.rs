@@ -5,9 +5,10 @@
 
 use postrider_relay::Position;
 use postrider_relay::quarantine::{Done, ParkedKey, Request};
-use tokio_postgres::types::{PgLsn, Type};
+use tokio_postgres::types::Type;
 
-use super::{Parameter, Transaction, columns_of};
+use super::{Parameter, Transaction};
+use crate::columns;
 use crate::error::Error;
 
 /// $2, $3 the request; $4, $5 the rows it names: the aggregates of those of scope `key`.
@@ -60,11 +61,11 @@ where u.waits is null";
 impl Transaction<'_> {
     /// Parked rows become `released`; a row of scope `key` means its aggregate.
     pub(super) async fn release(&self, request: &Request) -> Result<Done, Error> {
-        let (at, index) = place(request.position);
+        let (at, index) = columns::of(request.position);
         let this: [Parameter<'_>; 2] = [(&at, Type::PG_LSN), (&index, Type::INT8)];
         let mut meant = request.aggregates.clone();
         if !request.positions.is_empty() {
-            let (commit_lsns, indexes) = columns_of(&request.positions);
+            let (commit_lsns, indexes) = columns::of_all(&request.positions);
             let named: [Parameter<'_>; 2] =
                 [(&commit_lsns, Type::PG_LSN_ARRAY), (&indexes, Type::INT8_ARRAY)];
             meant.extend(self.keys(&filled(MEANT_BY_ROWS, ""), &[this.clone(), named].concat()).await?);
@@ -81,7 +82,7 @@ impl Transaction<'_> {
 
     /// Moves the rows of the aggregates, and those that the request names one by one; how many.
     async fn moved(&self, state: &str, request: &Request, aggregates: &[ParkedKey]) -> Result<u64, Error> {
-        let (at, index) = place(request.position);
+        let (at, index) = columns::of(request.position);
         let keys = bytes_of(aggregates);
         let this: [Parameter<'_>; 4] =
             [(&at, Type::PG_LSN), (&index, Type::INT8), (&request.id, Type::INT8), (&request.by, Type::TEXT)];
@@ -102,7 +103,7 @@ impl Transaction<'_> {
         rows: &[Position],
     ) -> Result<Vec<ParkedKey>, Error> {
         let keys = bytes_of(aggregates);
-        let (commit_lsns, indexes) = columns_of(rows);
+        let (commit_lsns, indexes) = columns::of_all(rows);
         let parameters: [Parameter<'_>; 3] =
             [(&keys, Type::BYTEA_ARRAY), (&commit_lsns, Type::PG_LSN_ARRAY), (&indexes, Type::INT8_ARRAY)];
         self.keys(FREE, &parameters).await
@@ -121,10 +122,6 @@ fn filled(statement: &str, state: &str) -> String {
         .replace("{state}", state)
         .replace("{movable by $2, $3}", &movable("$2, $3"))
         .replace("{movable by $4, $5}", &movable("$4, $5"))
-}
-
-fn place(position: Position) -> (PgLsn, i64) {
-    (PgLsn::from(position.commit_lsn.0), position.index.into())
 }
 
 fn bytes_of(keys: &[ParkedKey]) -> Vec<&[u8]> {

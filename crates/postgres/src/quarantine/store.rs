@@ -4,9 +4,10 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
 use postrider_relay::quarantine::{ParkedKey, Parking};
-use tokio_postgres::types::{PgLsn, Type};
+use tokio_postgres::types::Type;
 
 use super::{Transaction, headers};
+use crate::columns;
 use crate::error::Error;
 
 /// One statement holds at most so many rows.
@@ -46,8 +47,7 @@ impl Transaction<'_> {
         fn column<'a, T>(rows: &'a [Parking], value: impl FnMut(&'a Parking) -> T) -> Vec<T> {
             rows.iter().map(value).collect()
         }
-        let commit_lsn = column(rows, |row| PgLsn::from(row.position.commit_lsn.0));
-        let index = column(rows, |row| i64::from(row.position.index));
+        let (commit_lsn, index) = columns::of_all(&column(rows, |row| row.position));
         let state = column(rows, |row| if row.released { "released" } else { "parked" });
         let scope = column(rows, |row| row.scope.as_str());
         let reason = column(rows, |row| row.reason.as_str());

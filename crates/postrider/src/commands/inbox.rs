@@ -5,13 +5,11 @@ use std::process::ExitCode;
 use anyhow::bail;
 use postrider_postgres::{Admin, InboxFilter, InboxRow};
 
+use super::NOT_ASKED;
 use super::table::{self, or_dash, plain, say};
 use crate::cli::Inbox;
 use crate::config::Config;
 use crate::peers;
-
-/// The wrong words: nothing was done.
-const NOT_DONE: u8 = 2;
 
 const HEADER: [&str; 7] = ["consumer", "source", "id", "status", "attempts", "received", "error"];
 
@@ -42,7 +40,7 @@ pub(crate) async fn inbox(config: &Config, command: &Inbox) -> anyhow::Result<Ex
                 "postrider: a message whose row is gone is handled again if it is delivered again; \
                  nothing was deleted, do it with --yes"
             );
-            return Ok(ExitCode::from(NOT_DONE));
+            return Ok(ExitCode::from(NOT_ASKED));
         }
         Inbox::Prune { older_than, consumer, yes: true } => {
             let mut total = 0;
@@ -64,7 +62,7 @@ fn cells(row: &InboxRow) -> Vec<String> {
         plain(&row.source),
         plain(&row.message_id),
         row.status.clone(),
-        row.attempts.clone(),
+        row.attempts.to_string(),
         row.received_at.clone(),
         or_dash(row.last_error.as_deref().map(plain)),
     ]

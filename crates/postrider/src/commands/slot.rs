@@ -9,14 +9,11 @@ use postrider_postgres::{Admin, AdvanceTo, Progress, Slot};
 use postrider_relay::Lsn;
 use serde::Serialize;
 
-use super::init;
 use super::table::{self, Size};
+use super::{NOT_ASKED, init};
 use crate::cli::{self, Target};
 use crate::config::{Config, ConfigError};
 use crate::peers;
-
-/// The wrong words: nothing was done.
-const NOT_ASKED: u8 = 2;
 
 /// Does what the command says.
 pub(crate) async fn slot(config: &Config, command: &cli::Slot) -> anyhow::Result<ExitCode> {

@@ -12,10 +12,7 @@ use serde::Serialize;
 
 use super::aggregate;
 use crate::cli::Ask;
-use crate::commands::table;
-
-/// The wrong words: nothing was done.
-const NOT_ASKED: u8 = 2;
+use crate::commands::{NOT_ASKED, table};
 
 /// How often the relay is looked after.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
