@@ -99,7 +99,7 @@ impl Exchanges {
 
     /// The connection is gone, and with it what was known: who waits no longer.
     pub(crate) fn forget(&mut self) -> Vec<AggregateId> {
-        std::mem::take(&mut self.others).into_iter().flat_map(|(_, exchange)| waiters(exchange)).collect()
+        std::mem::take(&mut self.others).into_values().flat_map(waiters).collect()
     }
 }
 
