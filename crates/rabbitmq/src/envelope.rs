@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use lapin::BasicProperties;
-use lapin::types::{AMQPValue, FieldTable, LongString, ShortString};
+use lapin::types::{AMQPValue, FieldTable, LongString, MAX_SHORT_STRING_LENGTH, ShortString};
 use postrider_relay::{HeaderValue, Message};
 
 /// The header that names the event, and by which a returned message is known again.
@@ -26,39 +26,55 @@ pub(crate) struct Envelope {
 pub(crate) struct TooLong(&'static str);
 
 impl Envelope {
-    pub(crate) fn of(message: &Message) -> Result<Self, TooLong> {
+    /// Whether AMQP can carry the message's short strings.
+    pub(crate) fn check(message: &Message) -> Result<(), TooLong> {
+        let Message { exchange, routing_key, message_id, event_type, content_type, .. } = message;
+        let correlation_id = message.correlation_id.as_deref().unwrap_or_default();
+        let properties: [(_, &str); 6] = [
+            ("the exchange", exchange),
+            ("the routing key", routing_key),
+            ("the message id", message_id),
+            ("the event type", event_type),
+            ("the content type", content_type),
+            ("the correlation id", correlation_id),
+        ];
+        let headers = message.headers.iter().map(|(name, _)| ("a header's name", &**name));
+        match properties.into_iter().chain(headers).find(|(_, text)| text.len() > MAX_SHORT_STRING_LENGTH) {
+            Some((what, _)) => Err(TooLong(what)),
+            None => Ok(()),
+        }
+    }
+
+    /// The envelope of a message that was [checked](Self::check).
+    pub(crate) fn of(message: &Message) -> Self {
         // lapin keeps tables sorted by name, so the position is last among ours only on paper; AMQP tables
         // have no order.
         let mut headers = BTreeMap::new();
         for (name, value) in &message.headers {
-            headers.insert(short("a header's name", name)?, table_value(value));
+            headers.insert(short(name), table_value(value));
         }
         let position = AMQPValue::LongString(LongString::from(message.position.to_string()));
-        headers.insert(short("a header's name", POSITION)?, position);
+        headers.insert(short(POSITION), position);
 
         let mut properties = BasicProperties::default()
             .with_headers(FieldTable::from(headers))
             .with_delivery_mode(PERSISTENT)
-            .with_message_id(short("the message id", &message.message_id)?)
-            .with_type(short("the event type", &message.event_type)?)
-            .with_content_type(short("the content type", &message.content_type)?)
-            .with_app_id(short("the application id", APP_ID)?);
+            .with_message_id(short(&message.message_id))
+            .with_type(short(&message.event_type))
+            .with_content_type(short(&message.content_type))
+            .with_app_id(short(APP_ID));
         if let Some(id) = &message.correlation_id {
-            properties = properties.with_correlation_id(short("the correlation id", id)?);
+            properties = properties.with_correlation_id(short(id));
         }
         if let Some(seconds) = message.timestamp_s {
             properties = properties.with_timestamp(seconds);
         }
-        Ok(Self {
-            exchange: short("the exchange", &message.exchange)?,
-            routing_key: short("the routing key", &message.routing_key)?,
-            properties,
-        })
+        Self { exchange: short(&message.exchange), routing_key: short(&message.routing_key), properties }
     }
 }
 
-fn short(what: &'static str, text: &str) -> Result<ShortString, TooLong> {
-    ShortString::try_new(text).map_err(|_| TooLong(what))
+fn short(text: &str) -> ShortString {
+    ShortString::from(text)
 }
 
 /// Never a short string: RabbitMQ does not accept one in a table (RabbitMQ, "AMQP 0-9-1 Errata").

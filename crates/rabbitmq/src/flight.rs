@@ -42,7 +42,7 @@ pub(crate) struct Flight {
     window: WindowId,
     positions: Vec<Position>,
     /// What is not yet given to lapin.
-    queue: std::vec::IntoIter<(Envelope, Arc<Message>)>,
+    queue: std::vec::IntoIter<Arc<Message>>,
     /// What is, in order.
     slots: Vec<Slot>,
     returns: Vec<Return>,
@@ -71,18 +71,16 @@ impl Flight {
         let positions: Vec<_> = messages.iter().map(|message| message.position).collect();
         let body_sizes = messages.iter().map(|message| message.body.len()).collect();
         let handed = Instant::now();
-        let envelopes = messages.into_iter().map(|message| Ok((Envelope::of(&message)?, message)));
-        let queue = match envelopes.collect::<Result<Vec<_>, TooLong>>() {
-            Ok(queue) => queue.into_iter(),
-            Err(error) => return Err(culprit_within(id, positions.len(), &error)),
-        };
+        if let Err(error) = messages.iter().try_for_each(|message| Envelope::check(message)) {
+            return Err(culprit_within(id, positions.len(), &error));
+        }
         Ok(Self {
             channel,
             stray: false,
             window: id,
             slots: Vec::with_capacity(positions.len()),
             positions,
-            queue,
+            queue: messages.into_iter(),
             returns: Vec::new(),
             unwritten: (0, 0),
             body_sizes,
@@ -130,11 +128,11 @@ impl Flight {
     fn publish_what_fits(&mut self) {
         let mut nobody = Context::from_waker(Waker::noop());
         while self.unwritten.1 < UNWRITTEN_MAX && self.error.is_none() {
-            let Some((envelope, message)) = self.queue.next() else { return };
+            let Some(message) = self.queue.next() else { return };
             self.unwritten.1 += message.body.len();
             let channel = Arc::clone(&self.channel);
             let publishing = async move {
-                let Envelope { exchange, routing_key, properties } = envelope;
+                let Envelope { exchange, routing_key, properties } = Envelope::of(&message);
                 let options = BasicPublishOptions { mandatory: true, immediate: false };
                 channel.basic_publish(exchange, routing_key, options, &message.body, properties).await
             };
