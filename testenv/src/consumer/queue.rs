@@ -15,6 +15,9 @@ use super::delivery::{Delivery, MARK, Properties, Value};
 use super::publish::{self, Parcel};
 use crate::eventually;
 
+/// Generous: only there so that a test that hangs ends.
+const GONE_LIMIT: Duration = Duration::from_secs(60);
+
 /// What kind of durable queue to declare.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum QueueKind {
@@ -107,11 +110,27 @@ impl Queue {
 
     /// How many messages wait in it.
     pub async fn depth(&self) -> Result<u32> {
+        let (depth, _) = self.look().await?;
+        Ok(depth)
+    }
+
+    /// The same, once nobody consumes: what a consumer had at work when it went is put back a moment later.
+    pub async fn left(&self) -> Result<u32> {
+        eventually("the consumers to be gone", GONE_LIMIT, async || {
+            let (depth, consumers) = self.look().await?;
+            Ok((consumers == 0).then_some(depth))
+        })
+        .await
+    }
+
+    /// Messages that are ready, and consumers.
+    async fn look(&self) -> Result<(u32, u32)> {
         let passive = QueueDeclareArguments::durable_client_named(&self.name).passive(true).finish();
         let broker = Broker::open(&self.url).await?;
         let answer = within("look at the queue", broker.channel.queue_declare(passive)).await?;
         broker.close().await?;
-        Ok(answer.context("read the queue's depth")?.1)
+        let (_, depth, consumers) = answer.context("read the queue's depth")?;
+        Ok((depth, consumers))
     }
 
     /// Takes one message out, if there is one: for looking at every property.

@@ -39,7 +39,7 @@ async fn a_statement_without_end_is_an_attempt_and_does_not_go_on() -> Result<()
     let sleeping = "select count(*) from pg_stat_activity where datname = current_database()
         and query like '%pg_sleep(100000)' and state = 'active'";
     station.wait_number(sleeping, 0).await?;
-    assert_eq!(station.queue.depth().await?, 0);
+    assert_eq!(station.queue.left().await?, 0);
     Ok(())
 }
 
@@ -52,7 +52,7 @@ async fn an_id_that_the_database_cannot_hold_is_parked() -> Result<()> {
     assert_eq!((parked.message_id(), parked.text("inbox_parked_reason")), ("E\0one", Some("poison")));
     let counts = running.stop().await?;
     assert_eq!((counts.parked, counts.handled), (1, 1));
-    assert_eq!(station.queue.depth().await?, 0);
+    assert_eq!(station.queue.left().await?, 0);
     Ok(())
 }
 
@@ -90,6 +90,6 @@ async fn a_hook_that_panics_interrupts_nobody() -> Result<()> {
     running.wait("the gap to stay", |counts| counts.early >= 3).await?;
     running.stop().await?;
     assert_eq!(begun.load(Relaxed), 1);
-    assert_eq!(station.queue.depth().await?, 1);
+    assert_eq!(station.queue.left().await?, 1);
     Ok(())
 }

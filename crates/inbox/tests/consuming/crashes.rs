@@ -76,7 +76,7 @@ async fn nothing_is_lost_or_done_twice_through_kills_and_cuts() -> Result<()> {
     })
     .await?;
     running.stop().await?;
-    assert_eq!(station.queue.depth().await?, 0);
+    assert_eq!(station.queue.left().await?, 0);
     for aggregate in 0..AGGREGATES {
         let numbers = station.handled(&format!("o{aggregate}")).await?;
         assert_eq!(numbers, (1..=NUMBERS).collect::<Vec<_>>(), "o{aggregate}");

@@ -39,7 +39,7 @@ async fn poison_is_parked_at_once_and_others_flow() -> Result<()> {
     station.wait_number("select count(*) from handled", 28).await?;
     assert_eq!(running.stop().await?.parked, 1);
     assert_eq!(station.number(FAILED).await?, 1);
-    assert_eq!(station.queue.depth().await?, 0);
+    assert_eq!(station.queue.left().await?, 0);
     Ok(())
 }
 
@@ -55,7 +55,7 @@ async fn a_message_without_an_id_is_parked() -> Result<()> {
     let error = parked.text("inbox_parked_error").context("why it is parked")?;
     assert!(error.contains("message_id must have 1 to 255 bytes"), "{error}");
     running.stop().await?;
-    assert_eq!(station.queue.depth().await?, 0);
+    assert_eq!(station.queue.left().await?, 0);
     Ok(())
 }
 
@@ -131,13 +131,13 @@ async fn what_cannot_be_parked_is_not_acknowledged() -> Result<()> {
     station.wait_number(FAILED, 1).await?;
     station.wait_number("select count(*) from handled", 1).await?;
     assert_eq!(running.stop().await?.parked, 0);
-    assert_eq!(station.queue.depth().await?, 1);
+    assert_eq!(station.queue.left().await?, 1);
     station.open_parking().await?;
     let running = station.run(Work::default());
     let parked = station.parked().await?;
     check_parked(&parked, "poison", "it cannot be read", 2)?;
     running.stop().await?;
-    assert_eq!(station.queue.depth().await?, 0);
+    assert_eq!(station.queue.left().await?, 0);
     Ok(())
 }
 
@@ -156,6 +156,6 @@ async fn what_waits_too_long_is_given_back_to_the_queue_in_order() -> Result<()>
     station.wait_number("select count(*) from handled", 3).await?;
     running.stop().await?;
     assert_eq!(station.handled("o1").await?, [1, 2, 3]);
-    assert_eq!(station.queue.depth().await?, 0);
+    assert_eq!(station.queue.left().await?, 0);
     Ok(())
 }

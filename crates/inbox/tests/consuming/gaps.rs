@@ -49,7 +49,7 @@ async fn early_ones_are_held_and_handled_in_order() -> Result<()> {
     let counts = running.stop().await?;
     assert_eq!(station.handled("o1").await?, [1, 2, 3, 4, 5]);
     assert!(counts.early >= 1 && counts.parked == 0, "{counts:?}");
-    assert_eq!(station.queue.depth().await?, 0);
+    assert_eq!(station.queue.left().await?, 0);
     Ok(())
 }
 
@@ -68,7 +68,7 @@ async fn what_misses_its_elders_is_parked_in_order_after_the_deadline() -> Resul
     let gap = Gap { aggregate: "order/o1".to_owned(), waiting: vec![4, 5] };
     assert_eq!(*seen.lock().expect("no holder panics"), [gap]);
     assert_eq!(station.handled("o1").await?, [1, 2]);
-    assert_eq!(station.queue.depth().await?, 0);
+    assert_eq!(station.queue.left().await?, 0);
     Ok(())
 }
 
@@ -85,6 +85,6 @@ async fn a_hook_that_resynchronises_goes_on_behind_the_gap_and_late_ones_are_sta
     running.stop().await?;
     assert_eq!(station.handled("o1").await?, [1, 2, 4, 5]);
     assert_eq!(seen.lock().expect("no holder panics").len(), 1);
-    assert_eq!(station.queue.depth().await?, 0);
+    assert_eq!(station.queue.left().await?, 0);
     Ok(())
 }

@@ -58,7 +58,7 @@ async fn a_message_that_comes_twice_is_handled_once() -> Result<()> {
     let counts = running.stop().await?;
     assert_eq!((counts.handled, counts.duplicates, counts.parked), (1, 1, 0));
     assert_eq!(station.number("select counter from report").await?, 7);
-    assert_eq!(station.queue.depth().await?, 0);
+    assert_eq!(station.queue.left().await?, 0);
     Ok(())
 }
 
@@ -91,7 +91,7 @@ async fn aggregates_stay_in_order_while_some_of_their_messages_fail() -> Result<
         assert_eq!(handled, (1..=numbers).collect::<Vec<_>>(), "o{aggregate}");
     }
     assert!(counts.retries > 0 && counts.parked == 0, "{counts:?}");
-    assert_eq!(station.queue.depth().await?, 0);
+    assert_eq!(station.queue.left().await?, 0);
     Ok(())
 }
 
