@@ -16,7 +16,7 @@ use super::publish::{self, Parcel};
 use crate::eventually;
 
 /// Generous: only there so that a test that hangs ends.
-const GONE_LIMIT: Duration = Duration::from_secs(60);
+const ANSWER_LIMIT: Duration = Duration::from_secs(60);
 
 /// What kind of durable queue to declare.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -116,7 +116,7 @@ impl Queue {
 
     /// The same, once nobody consumes: what a consumer had at work when it went is put back a moment later.
     pub async fn left(&self) -> Result<u32> {
-        eventually("the consumers to be gone", GONE_LIMIT, async || {
+        eventually("the consumers to be gone", ANSWER_LIMIT, async || {
             let (depth, consumers) = self.look().await?;
             Ok((consumers == 0).then_some(depth))
         })
@@ -125,12 +125,20 @@ impl Queue {
 
     /// Messages that are ready, and consumers.
     async fn look(&self) -> Result<(u32, u32)> {
-        let passive = QueueDeclareArguments::durable_client_named(&self.name).passive(true).finish();
-        let broker = Broker::open(&self.url).await?;
-        let answer = within("look at the queue", broker.channel.queue_declare(passive)).await?;
-        broker.close().await?;
-        let (_, depth, consumers) = answer.context("read the queue's depth")?;
-        Ok((depth, consumers))
+        eventually("an answer of the queue", ANSWER_LIMIT, async || {
+            let passive = QueueDeclareArguments::durable_client_named(&self.name).passive(true).finish();
+            let broker = Broker::open(&self.url).await?;
+            let answer = within("look at the queue", broker.channel.queue_declare(passive)).await?;
+            let (_, depth, consumers) = answer.context("read the queue's depth")?;
+            // A quorum queue's zeros may only mean that its leader was not heard within 250 ms
+            // (`rabbit_quorum_queue:stat/2`). A get has no such limit; what it finds goes back with the channel.
+            let get = BasicGetArguments::new(&self.name).finish();
+            let sure = (depth, consumers) != (0, 0)
+                || within("look for a message", broker.channel.basic_get(get)).await?.is_none();
+            broker.close().await?;
+            Ok(sure.then_some((depth, consumers)))
+        })
+        .await
     }
 
     /// Takes one message out, if there is one: for looking at every property.
