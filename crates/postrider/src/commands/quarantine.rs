@@ -11,7 +11,7 @@ use std::process::ExitCode;
 use postrider_postgres::{Admin, Filter, ParkedEvent};
 use postrider_relay::{Position, Verb};
 
-use super::table::{self, Sheet, Size};
+use super::table::{self, JsonArray, Sheet, Size};
 use crate::cli;
 use crate::config::Config;
 use crate::peers;
@@ -67,12 +67,13 @@ impl<'a> Pages<'a> {
         Self { admin, slot, filter, all_states, read, after, left, more: false, complete: false }
     }
 
-    /// The next positions; none at the end, and at the limit.
-    async fn next(&mut self) -> anyhow::Result<Vec<Position>> {
+    /// The next positions, never an empty page; none at the end, and at the limit.
+    async fn next(&mut self) -> anyhow::Result<Option<Vec<Position>>> {
         if self.read.is_empty() && !self.complete {
             self.read().await?;
         }
-        Ok(self.read.drain(..self.read.len().min(PAGE)).collect())
+        let page: Vec<_> = self.read.drain(..self.read.len().min(PAGE)).collect();
+        Ok(Some(page).filter(|page| !page.is_empty()))
     }
 
     async fn read(&mut self) -> anyhow::Result<()> {
@@ -92,13 +93,16 @@ impl<'a> Pages<'a> {
         Ok(())
     }
 
-    /// What a person should know beside the rows; `found` of them were there.
-    fn remark(&self, found: u64) {
+    /// Ends the document, if it is one, and says what a person should know beside the rows; `found` of them were
+    /// there.
+    fn end(&self, array: Option<JsonArray>, found: u64) -> anyhow::Result<ExitCode> {
+        array.map_or(Ok(()), JsonArray::end)?;
         if self.more {
             eprintln!("postrider: these are the first {found} events; more with --limit");
         } else if found == 0 && !self.all_states {
             eprintln!("postrider: no such event is parked or released; the others with --all-states");
         }
+        Ok(ExitCode::SUCCESS)
     }
 }
 
@@ -108,27 +112,21 @@ const HEADER: [&str; 10] =
 async fn list(admin: &Admin, slot: &str, look: &cli::Look) -> anyhow::Result<ExitCode> {
     let mut pages = Pages::new(admin, slot, look);
     let mut sheet = Sheet::new(&HEADER);
-    let mut array = table::JsonArray::default();
+    let mut array = look.output.json.then(JsonArray::default);
     let mut found = 0;
-    loop {
-        let positions = pages.next().await?;
-        let page =
-            if positions.is_empty() { Vec::new() } else { admin.parked_events(slot, &positions).await? };
+    while let Some(positions) = pages.next().await? {
+        let page = admin.parked_events(slot, &positions).await?;
         found += u64::try_from(page.len())?;
-        if look.output.json {
-            array.print(&page)?;
-        } else if !page.is_empty() || found == 0 {
-            sheet.print(&page.iter().map(cells).collect::<Vec<_>>())?;
-        }
-        if positions.is_empty() {
-            break;
+        match &mut array {
+            Some(array) => array.print(&page)?,
+            None if page.is_empty() => {}
+            None => sheet.print(&page.iter().map(cells).collect::<Vec<_>>())?,
         }
     }
-    if look.output.json {
-        array.end()?;
+    if array.is_none() && found == 0 {
+        sheet.print(&[])?;
     }
-    pages.remark(found);
-    Ok(ExitCode::SUCCESS)
+    pages.end(array, found)
 }
 
 fn cells(event: &ParkedEvent) -> Vec<String> {

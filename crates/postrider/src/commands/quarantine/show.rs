@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use super::{Pages, aggregate};
 use crate::cli::Look;
-use crate::commands::table;
+use crate::commands::table::{self, JsonArray};
 
 /// An event as a document: the keys of `quarantine list --json`, and these.
 #[derive(Serialize)]
@@ -51,16 +51,15 @@ fn hex(bytes: &[u8]) -> String {
 /// One event after the other: each is read by itself, because a body may be large.
 pub(super) async fn show(admin: &Admin, slot: &str, look: &Look, payload: bool) -> anyhow::Result<ExitCode> {
     let mut pages = Pages::new(admin, slot, look);
-    let mut array = table::JsonArray::default();
+    let mut array = look.output.json.then(JsonArray::default);
     let mut found = 0;
-    loop {
-        let positions = pages.next().await?;
-        for &position in &positions {
+    while let Some(positions) = pages.next().await? {
+        for position in positions {
             // One that has been deleted meanwhile is not there.
             let Some(message) = admin.parked_message(slot, position, payload).await? else { continue };
             let ParkedMessage { event, rest, body } = message;
             let payload = payload.then(|| Payload::from(body));
-            if look.output.json {
+            if let Some(array) = &mut array {
                 array.print(&[Document { event: &event, rest: &rest, payload }])?;
             } else {
                 let gap = if found == 0 { "" } else { "\n" };
@@ -68,15 +67,8 @@ pub(super) async fn show(admin: &Admin, slot: &str, look: &Look, payload: bool) 
             }
             found += 1;
         }
-        if positions.is_empty() {
-            break;
-        }
     }
-    if look.output.json {
-        array.end()?;
-    }
-    pages.remark(found);
-    Ok(ExitCode::SUCCESS)
+    pages.end(array, found)
 }
 
 /// For people: one property a line, the payload below.
