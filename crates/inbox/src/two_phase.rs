@@ -4,8 +4,8 @@
 
 use std::time::Duration;
 
-use tokio_postgres::Client;
-use tokio_postgres::types::Type;
+use tokio_postgres::types::{ToSql, Type};
+use tokio_postgres::{Client, Row};
 
 use crate::error::Error;
 use crate::inbox::{Inbox, Message};
@@ -123,19 +123,8 @@ impl TwoPhase {
     /// # Errors
     /// [`Error::StaleFence`] if another worker has taken the message over.
     pub async fn complete(&self, client: &Client, fence: &Fence, outcome: Option<&str>) -> Result<(), Error> {
-        client
-            .query_typed_one(
-                "select postrider.inbox_complete($1, $2, $3, $4, $5)",
-                &[
-                    (&self.inbox.consumer(), Type::TEXT),
-                    (&fence.id, Type::TEXT),
-                    (&fence.number, Type::INT8),
-                    (&outcome, Type::TEXT),
-                    (&fence.source, Type::TEXT),
-                ],
-            )
-            .await?;
-        Ok(())
+        let call = "select postrider.inbox_complete($1, $2, $3, $4, $5)";
+        self.tell(client, call, fence, (&outcome, Type::TEXT)).await.map(drop)
     }
 
     /// The work failed and had no effect: the next worker that asks gets it. Returns how many attempts were
@@ -146,18 +135,8 @@ impl TwoPhase {
     pub async fn fail(&self, client: &Client, fence: &Fence, error: &str) -> Result<i32, Error> {
         // Postgres takes no NUL in a text.
         let error = error.replace('\0', " ");
-        let begun = client
-            .query_typed_one(
-                "select postrider.inbox_fail($1, $2, $3, $4, $5)",
-                &[
-                    (&self.inbox.consumer(), Type::TEXT),
-                    (&fence.id, Type::TEXT),
-                    (&fence.number, Type::INT8),
-                    (&error, Type::TEXT),
-                    (&fence.source, Type::TEXT),
-                ],
-            )
-            .await?;
+        let call = "select postrider.inbox_fail($1, $2, $3, $4, $5)";
+        let begun = self.tell(client, call, fence, (&error, Type::TEXT)).await?;
         Ok(begun.try_get(0)?)
     }
 
@@ -166,18 +145,25 @@ impl TwoPhase {
     /// # Errors
     /// [`Error::StaleFence`] if another worker has taken the message over: stop.
     pub async fn extend(&self, client: &Client, fence: &Fence) -> Result<(), Error> {
-        client
-            .query_typed_one(
-                "select postrider.inbox_extend($1, $2, $3, make_interval(secs => $4), $5)",
-                &[
-                    (&self.inbox.consumer(), Type::TEXT),
-                    (&fence.id, Type::TEXT),
-                    (&fence.number, Type::INT8),
-                    (&self.lease.as_secs_f64(), Type::FLOAT8),
-                    (&fence.source, Type::TEXT),
-                ],
-            )
-            .await?;
-        Ok(())
+        let call = "select postrider.inbox_extend($1, $2, $3, make_interval(secs => $4), $5)";
+        self.tell(client, call, fence, (&self.lease.as_secs_f64(), Type::FLOAT8)).await.map(drop)
+    }
+
+    /// Calls what takes consumer, message, fence, something of its own, and source, in this order.
+    async fn tell(
+        &self,
+        client: &Client,
+        call: &str,
+        fence: &Fence,
+        own: (&(dyn ToSql + Sync), Type),
+    ) -> Result<Row, Error> {
+        let arguments = [
+            (&self.inbox.consumer() as &(dyn ToSql + Sync), Type::TEXT),
+            (&fence.id, Type::TEXT),
+            (&fence.number, Type::INT8),
+            own,
+            (&fence.source, Type::TEXT),
+        ];
+        Ok(client.query_typed_one(call, &arguments).await?)
     }
 }
