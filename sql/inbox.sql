@@ -294,6 +294,17 @@ $$;
 revoke execute on function postrider.inbox_resynchronise from public;
 grant execute on function postrider.inbox_resynchronise to postrider_consumer;
 
+-- Raises unless a message can be leased for so long.
+create or replace function postrider.inbox_check_lease(lease interval)
+returns void language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+begin
+    if lease is null or lease <= interval '0' then
+        raise exception 'lease must be longer than nothing' using errcode = 'PR004';
+    end if;
+end
+$$;
+revoke execute on function postrider.inbox_check_lease from public;
+
 -- Two phases: for effects outside this database. Each call is a transaction of its own, committed before
 -- the effect. Answers, with the fence to give back where work is handed out:
 --   process      do the work, then inbox_complete, or inbox_fail if it had no effect
@@ -320,9 +331,7 @@ declare
     held record;
 begin
     perform postrider.inbox_check(inbox_begin.consumer, inbox_begin.message_id, inbox_begin.source);
-    if inbox_begin.lease is null or inbox_begin.lease <= interval '0' then
-        raise exception 'lease must be longer than nothing' using errcode = 'PR004';
-    end if;
+    perform postrider.inbox_check_lease(inbox_begin.lease);
     hash := postrider.inbox_hash(inbox_begin.content, inbox_begin.content_sha256);
     owner := coalesce(inbox_begin.owner,
         format('%s (pid %s)', coalesce(current_setting('application_name'), ''), pg_backend_pid()));
@@ -457,9 +466,7 @@ declare
     until timestamptz;
 begin
     perform postrider.inbox_check(inbox_extend.consumer, inbox_extend.message_id, inbox_extend.source);
-    if inbox_extend.lease is null or inbox_extend.lease <= interval '0' then
-        raise exception 'lease must be longer than nothing' using errcode = 'PR004';
-    end if;
+    perform postrider.inbox_check_lease(inbox_extend.lease);
     update postrider.inbox i
         set lease_until = clock_timestamp() + inbox_extend.lease
         where i.consumer = inbox_extend.consumer and i.source = inbox_extend.source

@@ -135,6 +135,8 @@ async fn what_cannot_be_a_message_is_refused_by_name() -> Result<()> {
         "inbox_claim('w', 'E', content_sha256 => 'a')",
         "inbox_begin('w', 'E', lease => '0')",
         "inbox_begin('w', 'E', lease => null)",
+        "inbox_extend('w', 'E', 1, '0')",
+        "inbox_extend('w', 'E', 1, null)",
         "inbox_resynchronise('w', 'a', 0)",
         "inbox_prune(null)",
         "inbox_prune('30 days', 0)",
