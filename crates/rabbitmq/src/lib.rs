@@ -4,6 +4,8 @@
 //! the broker said about each window ([`postrider_relay::Answer`]). It decides nothing: retries, order and
 //! debts are the relay's.
 //!
+//! A [`ParkingQueue`] is for operators: it looks at what consumers have parked, and sends it back.
+//!
 //! Invariant: a message is [`Confirmed`](postrider_relay::Verdict::Confirmed) only if the broker confirmed it
 //! *and* did not return it; what is not known is `Unanswered`.
 //!
@@ -20,6 +22,7 @@ mod exchange;
 mod flight;
 mod link;
 mod outage;
+mod parking;
 mod publisher;
 mod session;
 mod settings;
@@ -29,5 +32,6 @@ mod tls;
 
 pub use endpoint::{Endpoint, UrlError};
 pub use outage::{Outage, OutageKind};
+pub use parking::{ParkedMessage, ParkingError, ParkingQueue, Way};
 pub use publisher::{Event, Publisher, State};
 pub use settings::{Backoff, Settings};

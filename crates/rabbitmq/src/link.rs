@@ -42,8 +42,16 @@ impl Drop for Socket {
 }
 
 impl Link {
-    /// Connects, logs in, opens the vhost and makes sure of the exchange; each step within the endpoint's limit.
+    /// Connects and makes sure of the exchange; each step within the endpoint's limit.
     pub(crate) async fn open(endpoint: &Endpoint, settings: &Settings) -> Result<Self, Outage> {
+        let link = Self::connect(endpoint, settings).await?;
+        let ensured = exchange::ensure(&link.connection, settings);
+        within(endpoint.connect_limit, "make sure of the exchange", ensured).await?;
+        Ok(link)
+    }
+
+    /// Connects, logs in and opens the vhost; each step within the endpoint's limit.
+    pub(crate) async fn connect(endpoint: &Endpoint, settings: &Settings) -> Result<Self, Outage> {
         let (peer, limit) = (endpoint.peer(), endpoint.connect_limit);
         let step = format!("connect to {peer}");
         let addresses = within(limit, &step, resolve(endpoint)).await?;
@@ -94,14 +102,12 @@ impl Link {
         let step = format!("log in to {peer} as {:?} on vhost {:?}", endpoint.login(), endpoint.vhost);
         let opening = async { opening.await.map_err(|error| refused(&step, &error)) };
         let connection = within(limit, &step, opening).await?;
-        let link = Self {
+        Ok(Self {
             events: connection.events_listener().boxed(),
             connection: Arc::new(connection),
             peer,
             _socket: socket,
-        };
-        within(limit, "make sure of the exchange", exchange::ensure(&link.connection, settings)).await?;
-        Ok(link)
+        })
     }
 
     /// Takes leave of the broker, for `limit` at most.

@@ -61,3 +61,4 @@ pub use retry::Backoff;
 pub use route::{RoutingKey, RoutingKeyError};
 pub use settings::{QuarantineScope, Settings, Unrouted};
 pub use snapshot::{Counters, Snapshot, Trouble};
+pub use timestamp::rfc3339;

@@ -68,6 +68,11 @@ impl Timestamp {
     }
 }
 
+/// Seconds since the Unix epoch as RFC 3339 in UTC, which has the years 1 to 9999.
+pub fn rfc3339(unix_s: i64) -> Option<String> {
+    Timestamp::At { unix_s, micros: 0 }.rfc3339()
+}
+
 /// The text is not what Postgres prints.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct NoTimestamp;
