@@ -16,7 +16,7 @@ mod tests;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use postrider_relay::TableName;
+use postrider_postgres::TableName;
 use serde::{Deserialize, Deserializer};
 
 #[cfg(test)]
@@ -64,12 +64,10 @@ pub(crate) struct Outbox {
 }
 
 impl Outbox {
-    /// The tables' names, as the catalogue has them.
+    /// The tables' names.
     pub(crate) fn tables(&self) -> Result<Vec<TableName>, ConfigError> {
         let read = |text: &String| {
-            let table: postrider_postgres::TableName =
-                text.parse().map_err(|error| ConfigError(format!("read outbox.table: {error}")))?;
-            Ok(TableName::new(&table.schema, &table.table))
+            text.parse().map_err(|error| ConfigError(format!("read outbox.table: {error}")))
         };
         self.table.iter().map(read).collect()
     }

@@ -20,12 +20,7 @@ pub(crate) fn server(config: &Config) -> Result<Server, ConfigError> {
 /// What we watch there.
 pub(crate) fn subject(config: &Config) -> Result<Subject, ConfigError> {
     let postgres = &config.postgres;
-    let tables = config
-        .outbox
-        .tables()?
-        .into_iter()
-        .map(|table| TableName { schema: table.schema.into(), table: table.name.into() });
-    Subject::new(&postgres.slot, &postgres.publication, tables.collect())
+    Subject::new(&postgres.slot, &postgres.publication, config.outbox.tables()?)
         .map_err(|e| ConfigError(e.to_string()))
 }
 
@@ -72,7 +67,7 @@ pub(crate) fn relay(config: &Config) -> Result<relay::Settings, ConfigError> {
     let (rabbitmq, limits, retry) = (&config.rabbitmq, &config.limits, &config.retry);
     Ok(relay::Settings {
         mapping: relay::MappingSettings {
-            tables: config.outbox.tables()?,
+            tables: config.outbox.tables()?.iter().map(relation).collect(),
             exchange: rabbitmq.exchange.as_str().into(),
             routing_key: rabbitmq
                 .routing_key
@@ -104,6 +99,11 @@ pub(crate) fn relay(config: &Config) -> Result<relay::Settings, ConfigError> {
         report_every: config.postgres.report_every,
         seed: fastrand::u64(..),
     })
+}
+
+/// How the stream names a table.
+fn relation(table: &TableName) -> relay::RelationName {
+    relay::RelationName::new(&table.schema, &table.table)
 }
 
 fn missing(key: &str, variable: &str) -> ConfigError {

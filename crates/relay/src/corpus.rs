@@ -7,8 +7,9 @@ use proptest::prelude::*;
 use crate::change::{Change, Mapper};
 use crate::decode::{Decoded, decode};
 use crate::lsn::{Lsn, Position};
-use crate::mapping::{AggregateKey, Mapped, Refused, Settings, TableName};
+use crate::mapping::{AggregateKey, Mapped, Refused, Settings};
 use crate::message::HeaderValue;
+use crate::relation::RelationName;
 
 const DEFAULT: &[u8] = include_bytes!("../corpus/default.bin");
 const TYPES: &[u8] = include_bytes!("../corpus/types.bin");
@@ -80,7 +81,9 @@ const POSITION: Position = Position { commit_lsn: Lsn(0x16B_3748), index: 0 };
 /// Every table of `types.sql` is an outbox.
 fn shop() -> Settings {
     let tables = messages(TYPES).filter_map(|message| match decode(message) {
-        Ok(Decoded::Relation(relation)) => Some(TableName::new(&text(relation.schema), &text(relation.name))),
+        Ok(Decoded::Relation(relation)) => {
+            Some(RelationName::new(&text(relation.schema), &text(relation.name)))
+        }
         _ => None,
     });
     Settings { tables: tables.collect(), ..Settings::default() }

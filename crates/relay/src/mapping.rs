@@ -15,7 +15,7 @@ use crate::limits::SHORT_STRING_BYTES_MAX;
 use crate::lsn::Position;
 use crate::message::{HeaderValue, Message};
 use crate::reason::Reason;
-use crate::relation::{Kind, Layout};
+use crate::relation::{Kind, Layout, RelationName};
 use crate::route::{RouteFields, RoutingKey};
 use crate::row::{Refusal, Row};
 use crate::timestamp::Timestamp;
@@ -24,9 +24,9 @@ use crate::timestamp::Timestamp;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
     /// The outbox tables, as the publication names them.
-    pub tables: Vec<TableName>,
+    pub tables: Vec<RelationName>,
     /// The table of operators' commands, whose rows are no events.
-    pub command: Option<TableName>,
+    pub command: Option<RelationName>,
     /// The names of the outbox tables' columns.
     pub columns: Columns,
     /// The exchange for rows that name none; at most 255 bytes.
@@ -35,15 +35,6 @@ pub struct Settings {
     pub routing_key: RoutingKey,
     /// The largest body that the broker takes, in bytes.
     pub message_bytes_max: usize,
-}
-
-/// A table's full name, unquoted, as it stands in the catalogue.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct TableName {
-    /// The schema.
-    pub schema: Box<str>,
-    /// The name in it.
-    pub name: Box<str>,
 }
 
 /// An event that became a message.
@@ -95,18 +86,11 @@ impl AggregateKey {
     }
 }
 
-impl TableName {
-    /// The table of this schema and name.
-    pub fn new(schema: &str, name: &str) -> TableName {
-        TableName { schema: schema.into(), name: name.into() }
-    }
-}
-
 impl Default for Settings {
     fn default() -> Self {
         Settings {
-            tables: vec![TableName::new("postrider", "outbox")],
-            command: Some(TableName::new("postrider", "command")),
+            tables: vec![RelationName::new("postrider", "outbox")],
+            command: Some(RelationName::new("postrider", "command")),
             columns: Columns::default(),
             exchange: "postrider".into(),
             routing_key: RoutingKey::default(),

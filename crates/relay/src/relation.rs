@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use crate::columns::Columns;
 use crate::command::CommandLayout;
 use crate::decode::RelationMessage;
-use crate::mapping::{Settings, TableName};
+use crate::mapping::Settings;
 
 /// The relations and types of one session.
 #[derive(Debug, Default)]
@@ -16,6 +16,22 @@ pub(crate) struct Relations {
     relations: HashMap<u32, Relation>,
     /// What a column of a type that is not built in holds, by type id.
     types: HashMap<u32, Kind>,
+}
+
+/// A relation's full name as relation messages have it: no SQL, nothing quoted or folded.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct RelationName {
+    /// The schema.
+    pub schema: Box<str>,
+    /// The name in it.
+    pub name: Box<str>,
+}
+
+impl RelationName {
+    /// The relation of this schema and name.
+    pub fn new(schema: &str, name: &str) -> RelationName {
+        RelationName { schema: schema.into(), name: name.into() }
+    }
 }
 
 /// What a relation is to us.
@@ -72,7 +88,7 @@ impl Relations {
 
     /// Takes what a relation message says.
     pub(crate) fn describe(&mut self, message: &RelationMessage<'_>, settings: &Settings) {
-        let is = |table: &TableName| {
+        let is = |table: &RelationName| {
             table.name.as_bytes() == message.name && table.schema.as_bytes() == message.schema
         };
         let relation = if settings.tables.iter().any(is) {

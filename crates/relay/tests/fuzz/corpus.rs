@@ -1,6 +1,6 @@
 //! The recordings, and the names of the tables in them that are outboxes.
 
-use postrider_relay::TableName;
+use postrider_relay::RelationName;
 
 use crate::wire;
 
@@ -9,7 +9,7 @@ pub(crate) struct Corpus {
     /// Each a list of messages.
     pub(crate) recordings: Vec<Vec<Vec<u8>>>,
     /// The default outbox, and every table of one recording.
-    pub(crate) outboxes: Vec<TableName>,
+    pub(crate) outboxes: Vec<RelationName>,
 }
 
 impl Corpus {
@@ -23,10 +23,10 @@ impl Corpus {
             include_bytes!("../../corpus/partitions.bin"),
         ];
         let mut recordings: Vec<_> = recordings.into_iter().map(messages).collect();
-        let mut outboxes = vec![TableName::new("postrider", "outbox")];
+        let mut outboxes = vec![RelationName::new("postrider", "outbox")];
         for table in recordings[0].iter().filter_map(|message| wire::described(message)) {
             let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).expect("the corpus is UTF-8");
-            outboxes.push(TableName::new(&text(table.schema), &text(table.name)));
+            outboxes.push(RelationName::new(&text(table.schema), &text(table.name)));
         }
         recordings.push(requests());
         Self { recordings, outboxes }
@@ -34,7 +34,7 @@ impl Corpus {
 
     /// Whether a table of this name, in bytes, is an outbox.
     pub(crate) fn has(&self, schema: &[u8], name: &[u8]) -> bool {
-        let is = |table: &TableName| table.schema.as_bytes() == schema && table.name.as_bytes() == name;
+        let is = |table: &RelationName| table.schema.as_bytes() == schema && table.name.as_bytes() == name;
         self.outboxes.iter().any(is)
     }
 }
