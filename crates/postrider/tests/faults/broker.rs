@@ -7,7 +7,7 @@ use testenv::{Direction, Frame};
 use tokio::time::sleep;
 
 use crate::scene::{LIMIT, Scene, play, survives};
-use crate::setting::Setting;
+use crate::setting::{Setting, size};
 
 #[tokio::test]
 async fn the_broker_restarts() -> Result<()> {
@@ -150,7 +150,7 @@ async fn a_blocked_broker_does_not_hold_up_the_end() -> Result<()> {
         scene.servers.rabbitmq.block().await?;
         scene.relay().wait_reason("blocked", LIMIT).await?;
         // Under load, as memory alarms are, and for longer than heartbeats take to end a connection.
-        for _ in 0..20 {
+        for _ in 0..size(20, 60) {
             sleep(Duration::from_secs(1)).await;
             scene.relay().wait_reason("blocked", LIMIT).await?;
         }
