@@ -66,9 +66,8 @@ pub(crate) struct Outbox {
 impl Outbox {
     /// The tables' names.
     pub(crate) fn tables(&self) -> Result<Vec<TableName>, ConfigError> {
-        let read = |text: &String| {
-            text.parse().map_err(|error| ConfigError(format!("read outbox.table: {error}")))
-        };
+        let read =
+            |text: &String| text.parse().map_err(|error| ConfigError(format!("read outbox.table: {error}")));
         self.table.iter().map(read).collect()
     }
 }
