@@ -34,6 +34,20 @@ pub struct InboxRow {
     pub last_error: Option<String>,
 }
 
+/// A message in an inbox with everything that stands there; its fields are the keys of `inbox show --json`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct InboxRecord {
+    /// What is listed, too.
+    #[serde(flatten)]
+    pub row: InboxRow,
+    /// The hash of its content, in hexadecimal digits; none if it was claimed without content.
+    pub content_sha256: Option<String>,
+    /// Until when the worker has it.
+    pub lease_until: Option<String>,
+    /// How often the work of two phases was handed out.
+    pub fence: i64,
+}
+
 /// Which messages of an inbox.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct InboxFilter {
@@ -54,6 +68,18 @@ const LOOK: &str = r#"
     from postrider.inbox
     where ($1 = '' or consumer = $1) and ($2 = '' or message_id = $2) and ($3 = 'all' or status <> 'completed')
     order by received_at limit $4::int"#;
+
+const SHOW: &str = r#"
+    select consumer, source, message_id,
+        case when status = 'processing' and lease_until <= clock_timestamp() then 'reconcile' else status end,
+        attempts, lease_owner,
+        to_char(received_at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"'),
+        to_char(completed_at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"'), outcome, last_error,
+        encode(content_sha256, 'hex'),
+        to_char(lease_until at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"'), fence
+    from postrider.inbox
+    where consumer = $1 and message_id = $2 and ($3 = 'any' or source = $4)
+    order by source limit 100"#;
 
 const RETRY: &str = "
     update postrider.inbox set status = 'received', attempts = 0, lease_until = null
@@ -76,6 +102,25 @@ impl Admin {
         let parameters = [consumer.unwrap_or_default(), id.unwrap_or_default(), completed, &limit];
         let rows = self.query("look into the inbox", Doing::Create, LOOK, &parameters).await?;
         Ok(rows.iter().map(row).collect())
+    }
+
+    /// A consumer's message of this id: one for each source, or that of the one source.
+    pub async fn inbox_records(
+        &self,
+        consumer: &str,
+        message_id: &str,
+        source: Option<&str>,
+    ) -> Result<Vec<InboxRecord>, Error> {
+        let which = if source.is_none() { "any" } else { "" };
+        let parameters = [consumer, message_id, which, source.unwrap_or_default()];
+        let rows = self.query("look into the inbox", Doing::Create, SHOW, &parameters).await?;
+        let record = |found: &Row| InboxRecord {
+            row: row(found),
+            content_sha256: found.get(10),
+            lease_until: found.get(11),
+            fence: found.get(12),
+        };
+        Ok(rows.iter().map(record).collect())
     }
 
     /// Lets a message that failed, or whose worker was not heard of again, be handled afresh: its attempts are

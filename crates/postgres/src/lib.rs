@@ -37,7 +37,7 @@ pub use creation::Blocker;
 pub use doctor::{Finding, Severity};
 pub use error::{Error, Reason, Stop};
 pub use filter::Filter;
-pub use inbox_rows::{InboxFilter, InboxRow};
+pub use inbox_rows::{InboxFilter, InboxRecord, InboxRow};
 pub use init::{Init, Planned, Progress};
 pub use inspect::{Inspection, PublicationFacts, QuarantineFacts, Record, SlotFacts, TableFacts};
 pub use parked::{MessageRest, ParkedEvent, ParkedMessage, Tally, Undelivered};

@@ -1,6 +1,7 @@
 //! The command line: what can be asked, and in which words.
 
 mod inbox;
+mod parked;
 mod quarantine;
 
 use std::path::PathBuf;
@@ -9,6 +10,7 @@ use clap::{Args, Parser, Subcommand};
 use postrider_relay::Lsn;
 
 pub(crate) use inbox::Inbox;
+pub(crate) use parked::{Parked, Pick, Which};
 pub(crate) use quarantine::{Ask, Look, Quarantine};
 
 /// Carries events from an outbox table in Postgres to `RabbitMQ`.
@@ -48,6 +50,9 @@ pub(crate) enum Command {
     /// Look into the inbox of a consumer's database, let messages be handled afresh, delete old rows
     #[command(subcommand)]
     Inbox(Inbox),
+    /// Look at messages that consumers have parked, send them back with their own ids, or give them up
+    #[command(subcommand)]
+    Parked(Parked),
     /// Print the effective configuration, secrets masked
     Config {
         /// Print the commented default file instead
@@ -160,7 +165,13 @@ mod tests {
             "init --inbox --dry-run",
             "inbox list --consumer w --id E-42 --all-states --limit 5 --json",
             "inbox retry --consumer w --id E-42",
+            "inbox show --consumer w --id E-42 --source shop --json",
             "inbox prune --older-than 30d --yes",
+            "parked list --queue q --id a --id b --limit 5 --json",
+            "parked show --queue q --payload",
+            "parked retry --queue q --id a --consumer w --to-queue r --json",
+            "parked retry --queue q --all --by-exchange",
+            "parked discard --queue q --all --yes",
             "doctor --json",
             "status --json",
             "slot list --json",
@@ -187,6 +198,13 @@ mod tests {
             "quarantine retry --all --id a",
             "quarantine retry --all --wait 5 --no-wait",
             "prune",
+            "parked list",
+            "parked list --queue q --limit 1001",
+            "parked retry --queue q",
+            "parked retry --queue q --all --id a",
+            "parked retry --queue q --all --to-queue r --by-exchange",
+            "parked discard --queue q --yes",
+            "inbox show --id a",
             "slot advance",
             "slot advance --to 0",
             "init --wait 0",

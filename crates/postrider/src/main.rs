@@ -75,6 +75,7 @@ async fn dispatch(command: Command, loaded: Loaded) -> anyhow::Result<ExitCode> 
         Command::Slot(slot) => commands::slot(&loaded.config, &slot).await,
         Command::Quarantine(quarantine) => commands::quarantine(&loaded.config, &quarantine).await,
         Command::Inbox(inbox) => commands::inbox(&loaded.config, &inbox).await,
+        Command::Parked(parked) => commands::parked(&loaded.config, &parked).await,
         Command::Status(output) => commands::status(&loaded.config, output.json).await,
         Command::Doctor(output) => commands::doctor(&loaded.config, output.json).await,
     }

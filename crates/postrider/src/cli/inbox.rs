@@ -26,6 +26,20 @@ pub(crate) enum Inbox {
         #[command(flatten)]
         output: Output,
     },
+    /// Show one message with all that stands in the inbox
+    Show {
+        /// The consumer
+        #[arg(long, value_name = "NAME")]
+        consumer: String,
+        /// The message's id
+        #[arg(long, value_name = "MESSAGE_ID")]
+        id: String,
+        /// Its source, where several have sent this id
+        #[arg(long, value_name = "SOURCE")]
+        source: Option<String>,
+        #[command(flatten)]
+        output: Output,
+    },
     /// Let a message that failed, or that nobody reconciled, be handled afresh when it is sent again
     Retry {
         /// The consumer

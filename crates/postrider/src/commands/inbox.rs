@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use anyhow::bail;
-use postrider_postgres::{Admin, InboxFilter, InboxRow};
+use postrider_postgres::{Admin, InboxFilter, InboxRecord, InboxRow};
 
 use super::NOT_ASKED;
 use super::table::{self, or_dash, plain, say};
@@ -13,11 +13,14 @@ use crate::peers;
 
 const HEADER: [&str; 7] = ["consumer", "source", "id", "status", "attempts", "received", "error"];
 
+/// What is the matter with such a database.
+pub(super) const NO_INBOX: &str = "find an inbox in this database: make it with `postrider init --inbox`";
+
 /// Does what the command says.
 pub(crate) async fn inbox(config: &Config, command: &Inbox) -> anyhow::Result<ExitCode> {
     let admin = Admin::connect(&peers::server(config)?).await?;
     if !admin.has_inbox().await? {
-        bail!("find an inbox in this database: make it with `postrider init --inbox`");
+        bail!(NO_INBOX);
     }
     match command {
         Inbox::List { consumer, id, all_states, limit, output } => {
@@ -28,6 +31,14 @@ pub(crate) async fn inbox(config: &Config, command: &Inbox) -> anyhow::Result<Ex
                 return table::print_json(&rows);
             }
             table::print(&HEADER, &rows.iter().map(cells).collect::<Vec<_>>())?;
+        }
+        Inbox::Show { consumer, id, source, output } => {
+            let records = admin.inbox_records(consumer, id, source.as_deref()).await?;
+            let record = only(&records)?;
+            if output.json {
+                return table::print_json(record);
+            }
+            say(&page(record))?;
         }
         Inbox::Retry { consumer, id, source } => {
             if !admin.inbox_retry(consumer, source, id).await? {
@@ -54,6 +65,39 @@ pub(crate) async fn inbox(config: &Config, command: &Inbox) -> anyhow::Result<Ex
         }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// The one that is meant.
+fn only(records: &[InboxRecord]) -> anyhow::Result<&InboxRecord> {
+    match records {
+        [] => bail!("find such a message: see `postrider inbox list --all-states`"),
+        [record] => Ok(record),
+        several => {
+            let sources = several.iter().map(|record| format!("{:?}", record.row.source)).collect::<Vec<_>>();
+            bail!("choose one of several: say --source with one of {}", sources.join(", "))
+        }
+    }
+}
+
+/// For people: one column a line.
+fn page(InboxRecord { row, content_sha256, lease_until, fence }: &InboxRecord) -> String {
+    let text = |text: &Option<String>| or_dash(text.as_deref().map(plain));
+    let lines = [
+        ("consumer", plain(&row.consumer)),
+        ("source", plain(&row.source)),
+        ("id", plain(&row.message_id)),
+        ("status", row.status.clone()),
+        ("attempts", row.attempts.to_string()),
+        ("received", row.received_at.clone()),
+        ("completed", text(&row.completed_at)),
+        ("content sha256", text(content_sha256)),
+        ("lease owner", text(&row.lease_owner)),
+        ("lease until", text(lease_until)),
+        ("fence", fence.to_string()),
+        ("outcome", text(&row.outcome)),
+        ("last error", text(&row.last_error)),
+    ];
+    table::page(&lines)
 }
 
 fn cells(row: &InboxRow) -> Vec<String> {

@@ -89,6 +89,13 @@ pub(super) fn plain(text: &str) -> String {
     })
 }
 
+/// One property a line, its name before it.
+pub(super) fn page(lines: &[(&str, String)]) -> String {
+    let width = lines.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
+    let line = |(name, value): &(&str, String)| format!("{name:width$} {value}").trim_end().to_owned() + "\n";
+    lines.iter().map(line).collect()
+}
+
 /// Prints one JSON document.
 pub(super) fn print_json(document: &impl Serialize) -> anyhow::Result<ExitCode> {
     say(&(serde_json::to_string_pretty(document)? + "\n"))?;

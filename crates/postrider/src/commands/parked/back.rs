@@ -1,0 +1,181 @@
+//! The way back of a parked message: where it goes, and whether its inbox would have it.
+
+use anyhow::bail;
+use postrider_postgres::{Admin, InboxFilter, InboxRow};
+use postrider_rabbitmq::{ParkedMessage, ParkingError, ParkingQueue, Way};
+use serde::Serialize;
+
+use crate::commands::inbox::NO_INBOX;
+use crate::commands::table::{JsonArray, or_dash, plain, say};
+use crate::config::Config;
+use crate::peers;
+
+/// Sends one message back, unless its inbox would not have it.
+///
+/// # Errors
+/// A server is away; what comes after it has no better chance.
+pub(super) async fn send(
+    queue: &mut ParkingQueue,
+    desk: &Desk,
+    road: &Road<'_>,
+    message: &ParkedMessage,
+) -> anyhow::Result<Became> {
+    let Some(way) = road.of(message) else {
+        let why = "its headers do not say where it came from: say --to-queue".to_owned();
+        return Ok(Became::Parked { why });
+    };
+    if let Some(why) = desk.objection(message).await? {
+        return Ok(Became::Parked { why });
+    }
+    match queue.send_back(message, &way).await {
+        Ok(()) => Ok(Became::Sent { to: way.to_string() }),
+        Err(refused @ ParkingError::Refused { .. }) => {
+            Ok(Became::Parked { why: format!("failed to {refused}") })
+        }
+        Err(error @ (ParkingError::Outage(_) | ParkingError::Queue { .. })) => Err(error.into()),
+    }
+}
+
+/// Where messages are sent.
+pub(super) struct Road<'a> {
+    pub(super) to_queue: Option<&'a str>,
+    pub(super) by_exchange: bool,
+}
+
+impl Road<'_> {
+    fn of(&self, message: &ParkedMessage) -> Option<Way> {
+        match self.to_queue {
+            Some(queue) => Some(Way::Queue(queue.to_owned())),
+            None if self.by_exchange => message.exchange(),
+            None => message.queue(),
+        }
+    }
+}
+
+/// The inbox of who will get the messages, if it is known.
+pub(super) struct Desk {
+    admin: Option<Admin>,
+    consumer: Option<String>,
+}
+
+impl Desk {
+    /// Without a consumer, any inbox that is in the configured database.
+    pub(super) async fn open(config: &Config, consumer: Option<&str>) -> anyhow::Result<Self> {
+        let consumer = consumer.map(str::to_owned);
+        if config.postgres.url.is_none() && consumer.is_none() {
+            eprintln!(
+                "postrider: postgres.url is not set: no inbox is asked whether it will have the messages"
+            );
+            return Ok(Self { admin: None, consumer });
+        }
+        let admin = Admin::connect(&peers::server(config)?).await?;
+        if admin.has_inbox().await? {
+            return Ok(Self { admin: Some(admin), consumer });
+        }
+        if consumer.is_some() {
+            bail!(NO_INBOX);
+        }
+        eprintln!("postrider: the database has no inbox: none is asked whether it will have the messages");
+        Ok(Self { admin: None, consumer })
+    }
+
+    /// Why an inbox would not have the message. The attempts of the consumer that was named are forgotten.
+    async fn objection(&self, message: &ParkedMessage) -> anyhow::Result<Option<String>> {
+        let (Some(admin), Some(id)) = (&self.admin, message.message_id()) else { return Ok(None) };
+        let filter =
+            InboxFilter { consumer: self.consumer.clone(), message_id: Some(id.to_owned()), completed: true };
+        let rows = if id.is_empty() { Vec::new() } else { admin.inbox_rows(&filter, 100).await? };
+        for row in rows {
+            let who = plain(&row.consumer);
+            let why = match row.status.as_str() {
+                "failed" if self.consumer.is_some() => {
+                    admin.inbox_retry(&row.consumer, &row.source, id).await?;
+                    continue;
+                }
+                "failed" => format!(
+                    "consumer {who} has failed on it {} times and would park it again at the next failure: before, \
+                     `{}`, or say --consumer {who}",
+                    row.attempts,
+                    retry(&row)
+                ),
+                "reconcile" => format!(
+                    "the worker of consumer {who} was not heard of again: see whether its effect took place; if \
+                     not, `{}`",
+                    retry(&row)
+                ),
+                "processing" => format!("consumer {who} is at work on it"),
+                "completed" if message.reason().as_deref() == Some("mismatch") => format!(
+                    "consumer {who} has completed this id with other content and would park it again: discard it, \
+                     or have it sent under an id of its own"
+                ),
+                // Handled afresh, or known for a duplicate.
+                _ => continue,
+            };
+            return Ok(Some(why));
+        }
+        Ok(None)
+    }
+}
+
+fn retry(row: &InboxRow) -> String {
+    let source =
+        if row.source.is_empty() { String::new() } else { format!(" --source {}", plain(&row.source)) };
+    format!(
+        "postrider inbox retry --consumer {} --id {}{source}",
+        plain(&row.consumer),
+        plain(&row.message_id)
+    )
+}
+
+/// What became of a message; its fields are keys of `--json`.
+#[derive(Serialize)]
+#[serde(tag = "became", rename_all = "snake_case")]
+pub(super) enum Became {
+    /// It is where it is said to be, and no longer parked.
+    Sent { to: String },
+    /// It stays parked.
+    Parked { why: String },
+    /// It is gone.
+    Discarded,
+}
+
+#[derive(Serialize)]
+struct Outcome<'a> {
+    message_id: Option<&'a str>,
+    #[serde(flatten)]
+    became: Became,
+}
+
+/// Tells what became of each as it happens.
+pub(super) struct Report {
+    array: Option<JsonArray>,
+    left: u32,
+}
+
+impl Report {
+    pub(super) fn new(json: bool) -> Self {
+        Self { array: json.then(JsonArray::default), left: 0 }
+    }
+
+    pub(super) fn tell(&mut self, message: &ParkedMessage, became: Became) -> anyhow::Result<()> {
+        let id = or_dash(message.message_id().map(plain));
+        if let Became::Parked { why } = &became {
+            self.left += 1;
+            eprintln!("postrider: {id} stays parked: {why}");
+        }
+        match (&mut self.array, &became) {
+            (Some(array), _) => array.print(&[Outcome { message_id: message.message_id(), became }]),
+            (None, Became::Sent { to }) => say(&format!("sent {id} to {to}\n")),
+            (None, Became::Discarded) => say(&format!("discarded {id}\n")),
+            (None, Became::Parked { .. }) => Ok(()),
+        }
+    }
+
+    /// Returns how many stay parked.
+    pub(super) fn end(self) -> anyhow::Result<u32> {
+        if let Some(array) = self.array {
+            array.end()?;
+        }
+        Ok(self.left)
+    }
+}
