@@ -11,7 +11,7 @@ use crate::subject::{Subject, literal, quoted};
 
 /// One thing to know, and how to mend it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Finding {
+pub struct Symptom {
     /// How bad it is.
     pub severity: Severity,
     /// The object and its state.
@@ -22,7 +22,7 @@ pub struct Finding {
     pub cure: Vec<String>,
 }
 
-/// How bad a finding is.
+/// How bad a symptom is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Severity {
     /// Good to know.
@@ -79,11 +79,11 @@ struct Missing {
 impl Admin {
     /// Examines everything the relay stands on, worst first. `columns`: those that the mapping needs of every
     /// outbox table.
-    pub async fn doctor(&self, subject: &Subject, columns: &[&str]) -> Result<Vec<Finding>, Error> {
+    pub async fn doctor(&self, subject: &Subject, columns: &[&str]) -> Result<Vec<Symptom>, Error> {
         let seen = self.inspect(subject).await?;
-        let mut findings = Vec::new();
+        let mut symptoms = Vec::new();
         if let Err(stop) = seen.verdict(subject) {
-            findings.push(Finding {
+            symptoms.push(Symptom {
                 severity: Severity::Error,
                 what: stop.what,
                 why: stop.why,
@@ -91,14 +91,14 @@ impl Admin {
             });
         }
         let vitals = self.vitals(subject, columns).await?;
-        vitals.rights(self, &seen, &mut findings);
-        vitals.table(&mut findings);
-        vitals.server(&mut findings);
-        vitals.transactions(&mut findings);
-        vitals.failover(self, subject, &seen, &mut findings);
-        slot_room(subject, &seen, &mut findings);
-        findings.sort_by_key(|finding| std::cmp::Reverse(finding.severity));
-        Ok(findings)
+        vitals.rights(self, &seen, &mut symptoms);
+        vitals.table(&mut symptoms);
+        vitals.server(&mut symptoms);
+        vitals.transactions(&mut symptoms);
+        vitals.failover(self, subject, &seen, &mut symptoms);
+        slot_room(subject, &seen, &mut symptoms);
+        symptoms.sort_by_key(|symptom| std::cmp::Reverse(symptom.severity));
+        Ok(symptoms)
     }
 
     async fn vitals(&self, subject: &Subject, columns: &[&str]) -> Result<Vitals, Error> {
@@ -150,10 +150,10 @@ const VITALS_TAIL: &str = "
       where a.attrelid = to_regclass(t.name) and a.attname = c.name and not a.attisdropped)), '[]'))::text";
 
 impl Vitals {
-    fn rights(&self, admin: &Admin, seen: &Inspection, findings: &mut Vec<Finding>) {
+    fn rights(&self, admin: &Admin, seen: &Inspection, symptoms: &mut Vec<Symptom>) {
         let role = quoted(&admin.0.server.user);
         if !self.replicates {
-            findings.push(warning(
+            symptoms.push(warning(
                 format!("role {role} has no REPLICATION"),
                 "the server decides when the relay connects; managed servers grant it in other ways",
                 vec![format!("alter role {role} replication")],
@@ -161,7 +161,7 @@ impl Vitals {
         }
         let all = self.uses_schema && self.writes_record && self.reads_command && seen.rights().is_ok();
         if seen.schema && !all {
-            findings.push(Finding {
+            symptoms.push(Symptom {
                 severity: Severity::Error,
                 what: format!("role {role} lacks a right in the schema postrider"),
                 why: "the relay keeps there which slot is its own, and what cannot be delivered".to_owned(),
@@ -169,7 +169,7 @@ impl Vitals {
             });
         }
         if self.free_senders == 0 {
-            findings.push(warning(
+            symptoms.push(warning(
                 "every walsender of the server is in use".to_owned(),
                 "the relay cannot connect, or could not again; the setting takes effect at a restart",
                 vec!["alter system set max_wal_senders = 20".to_owned()],
@@ -177,9 +177,9 @@ impl Vitals {
         }
     }
 
-    fn table(&self, findings: &mut Vec<Finding>) {
+    fn table(&self, symptoms: &mut Vec<Symptom>) {
         for Missing { table, column } in &self.columns {
-            findings.push(Finding {
+            symptoms.push(Symptom {
                 severity: Severity::Error,
                 what: format!("the table {table} has no column {column}"),
                 why: "no row of it can become a message: each goes to the quarantine".to_owned(),
@@ -188,9 +188,9 @@ impl Vitals {
         }
     }
 
-    fn server(&self, findings: &mut Vec<Finding>) {
+    fn server(&self, symptoms: &mut Vec<Symptom>) {
         if self.keep_mb < 0 {
-            findings.push(warning(
+            symptoms.push(warning(
                 "max_slot_wal_keep_size is unlimited".to_owned(),
                 "while no relay runs the slot keeps all WAL, until the disk is full and the database stops; a \
                  limit sacrifices the slot first (the events stay in the table)",
@@ -200,7 +200,7 @@ impl Vitals {
                 ],
             ));
         } else if self.keep_mb < 1024 {
-            findings.push(warning(
+            symptoms.push(warning(
                 format!("max_slot_wal_keep_size is {} MB", self.keep_mb),
                 "a short outage of the broker under load is enough to lose the slot",
                 vec![
@@ -214,20 +214,20 @@ impl Vitals {
             "select pg_reload_conf()".to_owned(),
         ];
         if self.timeout_ms == 0 {
-            findings.push(warning(
+            symptoms.push(warning(
                 "wal_sender_timeout is off".to_owned(),
                 "the slot of a relay whose host is gone stays taken until TCP gives up, and no other can take over",
                 timeout,
             ));
         } else if self.timeout_ms < 2000 {
-            findings.push(warning(
+            symptoms.push(warning(
                 format!("wal_sender_timeout is {} ms", self.timeout_ms),
                 "a pause of the host is taken for the end of the relay",
                 timeout,
             ));
         }
         if !(self.fsync && self.full_page_writes) {
-            findings.push(warning(
+            symptoms.push(warning(
                 "fsync or full_page_writes is off".to_owned(),
                 "a crash of the host may lose or damage what was committed, and the slot with it",
                 vec![
@@ -238,7 +238,7 @@ impl Vitals {
             ));
         }
         if self.idle_timeout.as_deref().is_some_and(|timeout| timeout != "0") {
-            findings.push(warning(
+            symptoms.push(warning(
                 format!(
                     "idle_replication_slot_timeout is {}",
                     self.idle_timeout.as_deref().unwrap_or_default()
@@ -252,11 +252,11 @@ impl Vitals {
         }
     }
 
-    fn transactions(&self, findings: &mut Vec<Finding>) {
+    fn transactions(&self, symptoms: &mut Vec<Symptom>) {
         for open in &self.transactions {
             let who = [open.user.as_deref(), open.application.as_deref(), open.state.as_deref()];
             let who: Vec<&str> = who.into_iter().flatten().collect();
-            findings.push(warning(
+            symptoms.push(warning(
                 format!(
                     "pid {} ({}) has a transaction open for {} s",
                     open.pid,
@@ -268,7 +268,7 @@ impl Vitals {
             ));
         }
         for prepared in &self.prepared {
-            findings.push(warning(
+            symptoms.push(warning(
                 format!("the transaction {} is prepared for {} s", literal(&prepared.gid), prepared.seconds),
                 "the slot keeps the WAL since its beginning; commit it, or roll it back",
                 vec![format!("rollback prepared {}", literal(&prepared.gid))],
@@ -276,11 +276,11 @@ impl Vitals {
         }
     }
 
-    fn failover(&self, admin: &Admin, subject: &Subject, seen: &Inspection, findings: &mut Vec<Finding>) {
+    fn failover(&self, admin: &Admin, subject: &Subject, seen: &Inspection, symptoms: &mut Vec<Symptom>) {
         let standbys = self.standbys > 0 || !self.synchronous.is_empty();
         let waits = self.synchronized.as_deref().is_some_and(|slots| !slots.is_empty());
         if standbys && !waits {
-            findings.push(warning(
+            symptoms.push(warning(
                 "the slot may be ahead of the standbys".to_owned(),
                 if admin.version() >= 17 {
                     "an event can be published whose commit a failover then loses; synchronized_standby_slots names \
@@ -294,7 +294,7 @@ impl Vitals {
         }
         let failover = seen.slot.as_ref().and_then(|slot| slot.failover);
         if standbys && failover == Some(false) {
-            findings.push(warning(
+            symptoms.push(warning(
                 format!("the slot {} is not kept up on standbys", subject.slot()),
                 "after a failover it does not exist, and what it had not delivered is lost to the relay; \
                  a replication connection can alter it: ALTER_REPLICATION_SLOT … (FAILOVER)",
@@ -305,11 +305,11 @@ impl Vitals {
 }
 
 /// What the slot keeps, and how near it is to being lost.
-fn slot_room(subject: &Subject, seen: &Inspection, findings: &mut Vec<Finding>) {
+fn slot_room(subject: &Subject, seen: &Inspection, symptoms: &mut Vec<Symptom>) {
     let Some(slot) = &seen.slot else { return };
     let kept = slot.restart_lsn.map(|Lsn(restart)| seen.wal_lsn.0.saturating_sub(restart));
     match (slot.safe_wal_size, kept) {
-        (Some(safe), Some(kept)) if u64::try_from(safe).unwrap_or(0) < kept => findings.push(warning(
+        (Some(safe), Some(kept)) if u64::try_from(safe).unwrap_or(0) < kept => symptoms.push(warning(
             format!("the slot {} keeps {kept} bytes of WAL, and {safe} more make it lost", subject.slot()),
             "the relay does not keep up, or does not run, or a transaction is open for long",
             Vec::new(),
@@ -317,7 +317,7 @@ fn slot_room(subject: &Subject, seen: &Inspection, findings: &mut Vec<Finding>) 
         _ => {}
     }
     if slot.wal_status.as_deref() == Some("unreserved") {
-        findings.push(Finding {
+        symptoms.push(Symptom {
             severity: Severity::Error,
             what: format!("the slot {} keeps more WAL than it may", subject.slot()),
             why: "the next checkpoint may lose it; let the relay run now, or raise the limit".to_owned(),
@@ -329,6 +329,6 @@ fn slot_room(subject: &Subject, seen: &Inspection, findings: &mut Vec<Finding>) 
     }
 }
 
-fn warning(what: String, why: &str, cure: Vec<String>) -> Finding {
-    Finding { severity: Severity::Warning, what, why: why.to_owned(), cure }
+fn warning(what: String, why: &str, cure: Vec<String>) -> Symptom {
+    Symptom { severity: Severity::Warning, what, why: why.to_owned(), cure }
 }

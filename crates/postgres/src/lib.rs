@@ -34,7 +34,7 @@ mod wire;
 
 pub use admin::Admin;
 pub use creation::Blocker;
-pub use doctor::{Finding, Severity};
+pub use doctor::{Severity, Symptom};
 pub use error::{Error, Reason, Stop};
 pub use filter::Filter;
 pub use inbox_rows::{InboxFilter, InboxRecord, InboxRow};

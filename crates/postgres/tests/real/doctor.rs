@@ -1,15 +1,15 @@
 //! The doctor on real servers.
 
 use anyhow::Result;
-use postrider_postgres::{Finding, Severity};
+use postrider_postgres::{Severity, Symptom};
 use testenv::PostgresOptions;
 
 use crate::rig::{Rig, options, start};
 
 const COLUMNS: &[&str] = &["id", "aggregate_type", "aggregate_id", "event_type", "payload"];
 
-fn find<'a>(findings: &'a [Finding], what: &str) -> Option<&'a Finding> {
-    findings.iter().find(|finding| finding.what.contains(what))
+fn find<'a>(symptoms: &'a [Symptom], what: &str) -> Option<&'a Symptom> {
+    symptoms.iter().find(|symptom| symptom.what.contains(what))
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -29,10 +29,10 @@ async fn what_hurts_is_found_and_the_cure_mends_it() -> Result<()> {
         ("wal_sender_timeout is off", Severity::Warning),
         ("fsync", Severity::Warning),
     ] {
-        let finding = find(&before, what).unwrap_or_else(|| panic!("{what}: {before:?}"));
-        assert_eq!(finding.severity, severity);
-        assert!(!finding.cure.is_empty());
-        for statement in &finding.cure {
+        let symptom = find(&before, what).unwrap_or_else(|| panic!("{what}: {before:?}"));
+        assert_eq!(symptom.severity, severity);
+        assert!(!symptom.cure.is_empty());
+        for statement in &symptom.cure {
             rig.execute(statement).await?;
         }
     }
@@ -48,10 +48,10 @@ async fn what_hurts_is_found_and_the_cure_mends_it() -> Result<()> {
 async fn a_relay_that_could_not_run_is_an_error_with_the_stops_own_cure() -> Result<()> {
     let rig = Rig::ready("doctor_stop").await?;
     rig.execute("drop publication postrider").await?;
-    let findings = rig.admin().await?.doctor(&rig.subject, COLUMNS).await?;
-    let finding = &findings[0];
-    assert_eq!(finding.severity, Severity::Error);
-    assert_eq!(finding.cure, ["postrider slot drop --yes", "postrider init"]);
+    let symptoms = rig.admin().await?.doctor(&rig.subject, COLUMNS).await?;
+    let symptom = &symptoms[0];
+    assert_eq!(symptom.severity, Severity::Error);
+    assert_eq!(symptom.cure, ["postrider slot drop --yes", "postrider init"]);
     Ok(())
 }
 

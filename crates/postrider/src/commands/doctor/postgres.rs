@@ -1,6 +1,6 @@
 //! The Postgres side: what stops a relay, and what will trouble it.
 
-use postrider_postgres::{Admin, Error, Severity, Stop};
+use postrider_postgres::{Admin, Error, Severity, Stop, Symptom};
 
 use super::{Finding, Level};
 use crate::config::Config;
@@ -25,8 +25,8 @@ pub(super) async fn look(config: &Config) -> Vec<Finding> {
     let there = format!("PostgreSQL {version} answers at {}", admin.endpoint());
     let mut findings = vec![Finding::new(Side::Postgres, Level::Ok, there, "")];
     match admin.doctor(&subject, &NEEDED).await {
-        Ok(found) => {
-            if found.iter().all(|finding| finding.severity != Severity::Error) {
+        Ok(symptoms) => {
+            if symptoms.iter().all(|symptom| symptom.severity != Severity::Error) {
                 let what = format!(
                     "the slot {} and the publication {} are in place",
                     subject.slot(),
@@ -34,15 +34,15 @@ pub(super) async fn look(config: &Config) -> Vec<Finding> {
                 );
                 findings.push(Finding::new(Side::Postgres, Level::Ok, what, ""));
             }
-            findings.extend(found.into_iter().map(finding));
+            findings.extend(symptoms.into_iter().map(finding));
         }
         Err(error) => findings.push(refused(error)),
     }
     findings
 }
 
-fn finding(found: postrider_postgres::Finding) -> Finding {
-    let postrider_postgres::Finding { severity, what, why, cure } = found;
+fn finding(symptom: Symptom) -> Finding {
+    let Symptom { severity, what, why, cure } = symptom;
     let level = match severity {
         Severity::Note => Level::Ok,
         Severity::Warning => Level::Warning,
