@@ -18,7 +18,7 @@ use lapin::options::{
 };
 use lapin::types::{FieldTable, ShortString};
 use lapin::{Channel, Confirmation};
-use tokio::time::timeout;
+use tokio::time::{Instant, sleep, timeout};
 
 use crate::ending::may_end_one_channel;
 use crate::link::{Link, open_lane, within};
@@ -29,6 +29,8 @@ pub use message::ParkedMessage;
 
 /// A queue may be slow to deliver: after so long it is asked whether there is more.
 const QUIET: Duration = Duration::from_millis(500);
+/// How long to wait for the end of a consumer that the queue has; it may be one that stays.
+const RETURN_LIMIT: Duration = Duration::from_secs(1);
 /// How long taking leave of the broker may take.
 const CLOSE_LIMIT: Duration = Duration::from_secs(10);
 
@@ -95,9 +97,7 @@ impl ParkingQueue {
             ShortString::try_new(queue).map_err(|_| refused("its name has over 255 bytes".to_owned()))?;
         let opening = async {
             let channel = link.connection.create_channel().await?;
-            let passive = QueueDeclareOptions { passive: true, ..QueueDeclareOptions::default() };
-            let declared = channel.queue_declare(name.clone(), passive, FieldTable::default()).await?;
-            let waiting = declared.message_count();
+            let waiting = count(&channel, &name).await?;
             // No more than there are: what is sent back may be parked again behind them. A quorum queue says 0
             // also if it was not heard in time.
             let there = u16::try_from(waiting).unwrap_or(u16::MAX);
@@ -228,6 +228,19 @@ impl ParkingQueue {
 
     fn lost(&self, error: &lapin::Error) -> ParkingError {
         Outage::lost(&self.link.peer, error).into()
+    }
+}
+
+/// How many messages wait. What another look has taken is put back a moment after its end.
+async fn count(channel: &Channel, queue: &ShortString) -> lapin::Result<u32> {
+    let end = Instant::now() + RETURN_LIMIT;
+    loop {
+        let passive = QueueDeclareOptions { passive: true, ..QueueDeclareOptions::default() };
+        let declared = channel.queue_declare(queue.clone(), passive, FieldTable::default()).await?;
+        if declared.consumer_count() == 0 || Instant::now() >= end {
+            return Ok(declared.message_count());
+        }
+        sleep(Duration::from_millis(20)).await;
     }
 }
 

@@ -1,6 +1,7 @@
 //! The relay and the inbox together, and the inbox for operators.
 
 mod operators;
+mod parked;
 mod whole_way;
 
 const BINARY: &str = env!("CARGO_BIN_EXE_postrider");

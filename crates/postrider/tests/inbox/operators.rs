@@ -45,6 +45,25 @@ async fn operators_see_what_failed_and_let_it_be_handled_afresh() -> Result<()> 
         ensure!(one.contains(pair), "{one}");
     }
 
+    let shown = call(&program, "inbox show --consumer mailer --id E-4 --json", 0).await?.stdout;
+    for pair in
+        ["\"fence\": 1", "\"status\": \"processing\"", "\"content_sha256\": null", "\"lease_until\": \"2"]
+    {
+        ensure!(shown.contains(pair), "{shown}");
+    }
+    sql.batch_execute(
+        "select postrider.inbox_claim('worker', 'E-5', content => 'abc');
+         select postrider.inbox_claim('worker', 'E-5', source => 'shop')",
+    )
+    .await?;
+    let several = call(&program, "inbox show --consumer worker --id E-5", 1).await?;
+    ensure!(several.stderr.contains("say --source with one of \"\", \"shop\""), "{several:?}");
+    let page = call(&program, "inbox show --consumer worker --id E-5 --source=", 0).await?.stdout;
+    let hash = "content sha256 ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad\n";
+    ensure!(page.contains(hash) && page.contains("status         completed\n"), "{page}");
+    let none = call(&program, "inbox show --consumer worker --id E-6", 1).await?;
+    ensure!(none.stderr.contains("find such a message"), "{none:?}");
+
     call(&program, "inbox retry --consumer worker --id E-2", 1).await?;
     call(&program, "inbox retry --consumer mailer --id E-4", 1).await?;
     call(&program, "inbox retry --consumer worker --id E-1", 0).await?;
