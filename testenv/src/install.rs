@@ -1,10 +1,10 @@
-//! Getting the servers that tests need: what is installed, else packages, else containers, else an instruction.
+//! Getting what tests need: what is installed, else packages, else (of servers) containers, else an instruction.
 
 use std::path::PathBuf;
 
 use anyhow::{Context as _, Result, bail};
 
-use crate::{apt, binaries, compose, other_version};
+use crate::{apt, binaries, compose, languages, other_version};
 
 /// Where servers come from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,19 +20,11 @@ pub enum Servers {
 /// # Errors
 /// What to install, where this cannot.
 pub fn servers(agree: impl FnOnce(&[String]) -> Result<bool>) -> Result<Servers> {
-    let packages = missing();
-    if packages.is_empty() {
+    if missing().is_empty() {
         return Ok(Servers::Installed);
     }
     if apt::usable() {
-        if !agree(&apt::command_lines(&packages))? {
-            bail!("install {}: not agreed to", packages.join(" and "));
-        }
-        apt::install(&packages)?;
-        let still = missing();
-        if !still.is_empty() {
-            bail!("find {}, though the packages were installed", still.join(" and "));
-        }
+        packages(missing, agree)?;
         return Ok(Servers::Installed);
     }
     if compose::usable() {
@@ -42,11 +34,41 @@ pub fn servers(agree: impl FnOnce(&[String]) -> Result<bool>) -> Result<Servers>
         "find a server of PostgreSQL (14 or later) and one of RabbitMQ (3.10 or later): missing here: {}. Install them by \
          your system's packages or put their programs on PATH (they need not run), or start Docker with Compose; as root on \
          Debian or Ubuntu this command installs them by itself",
-        packages.join(", ")
+        missing().join(", ")
     );
 }
 
-/// The packages, by their names in Debian, whose programs are not here.
+/// The same for all that tests need: servers, and the languages that the inbox's clients are written in. A language
+/// that cannot be installed here is missed by the tests that need it, and by no other.
+pub fn servers_and_languages(agree: impl FnOnce(&[String]) -> Result<bool>) -> Result<Servers> {
+    if !apt::usable() {
+        return servers(agree);
+    }
+    packages(|| [missing(), languages::missing()].concat(), agree)?;
+    Ok(Servers::Installed)
+}
+
+/// Installs the packages that are missing, if any is.
+fn packages(
+    missing: impl Fn() -> Vec<&'static str>,
+    agree: impl FnOnce(&[String]) -> Result<bool>,
+) -> Result<()> {
+    let packages = missing();
+    if packages.is_empty() {
+        return Ok(());
+    }
+    if !agree(&apt::command_lines(&packages))? {
+        bail!("install {}: not agreed to", packages.join(" and "));
+    }
+    apt::install(&packages)?;
+    let still = missing();
+    if !still.is_empty() {
+        bail!("find {}, though the packages were installed", still.join(" and "));
+    }
+    Ok(())
+}
+
+/// The servers' packages, by their names in Debian, whose programs are not here.
 fn missing() -> Vec<&'static str> {
     let mut packages = Vec::new();
     if binaries::postgres().is_none() {

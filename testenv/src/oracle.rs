@@ -36,9 +36,9 @@ pub struct Fault {
 /// Judges `deliveries`, in the order in which they arrived, against the truth.
 ///
 /// Marks among the deliveries ([`crate::consumer::Queue::mark`]) count as faults beside those in `faults`; where
-/// neither came before, no event may arrive twice. An event that was ever in quarantine ([`Truth::with`]) is sent from
-/// there whatever the slot has passed: behind any fault it may arrive again. What the broker itself handed out twice, because the
-/// consumer's connection was lost in between, is nobody's fault.
+/// neither came before, no event may arrive twice. An event that was ever in quarantine ([`Truth::with`]) is sent
+/// from there whatever the slot has passed: behind any fault it may arrive again. What the broker itself handed out
+/// twice, because the consumer's connection was lost in between, is nobody's fault.
 pub fn judge(truth: &Truth, deliveries: &[Delivery], faults: &[Fault]) -> Verdict {
     let mut verdict = Verdict::new(truth);
     let mut floor = Floor { faults, seen: 0, persisted: None };

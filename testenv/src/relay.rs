@@ -2,7 +2,6 @@
 //! and its pages.
 
 mod http;
-mod log;
 mod program;
 mod usage;
 
@@ -17,7 +16,7 @@ use serde_json::Value;
 
 use crate::eventually;
 use crate::guard::Guard;
-use log::Log;
+use crate::log::Log;
 
 pub use http::{Metrics, Response};
 pub use program::{Output, Program};

@@ -28,7 +28,7 @@ enum Task {
     Test(test::Arguments),
     /// The same without questions, as it runs on a machine without a person
     Ci,
-    /// Installs the servers that tests need, if any is missing
+    /// Installs the servers and languages that tests need, if any is missing
     Install {
         /// Do not ask
         #[arg(long)]
@@ -76,7 +76,7 @@ fn run(task: Task) -> Result<()> {
         Task::Demo(arguments) => wait(demo::run(&root, arguments)),
         Task::Test(arguments) => wait(test::run(&root, arguments)),
         Task::Ci => wait(test::run(&root, test::Arguments::without_questions())),
-        Task::Install { yes } => install::servers(yes).map(drop),
+        Task::Install { yes } => install::servers_and_languages(&root, yes).map(drop),
         Task::Tidy => tidy::check(&root),
         Task::Slot { arguments } => slot::run(&arguments),
         Task::Mutants { only } => mutants::run(&root, only.as_deref()),

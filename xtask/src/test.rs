@@ -15,7 +15,7 @@ use crate::{cargo, tidy};
 /// What to test, and whether to ask.
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
-    /// Do not ask before a missing server is installed
+    /// Do not ask before what is missing is installed
     #[arg(long)]
     yes: bool,
     /// Only `cargo test` with these arguments, on the shared servers
@@ -31,7 +31,7 @@ impl Arguments {
 
 /// Runs the checks, then all tests on a pair of servers that they share.
 pub(crate) async fn run(root: &Path, arguments: Arguments) -> Result<()> {
-    let servers = crate::install::servers(arguments.yes)?;
+    let servers = crate::install::servers_and_languages(root, arguments.yes)?;
     // Said aloud here, where a person sees it, rather than inside a test.
     for bin in [install::postgres_14()?, install::postgres_18()?] {
         eprintln!("servers: {}", bin.display());

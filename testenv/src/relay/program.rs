@@ -10,8 +10,8 @@ use anyhow::{Context as _, Result, bail};
 use tokio::time::timeout;
 
 use super::Relay;
-use super::log::Log;
 use crate::guard::Guard;
+use crate::log::Log;
 use crate::seed;
 
 const PREFIX: &str = "POSTRIDER_";

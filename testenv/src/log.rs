@@ -1,4 +1,4 @@
-//! What the relay writes, collected while it runs.
+//! What a program writes, collected while it runs.
 
 use std::process::Child;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -15,7 +15,7 @@ const END_LIMIT: Duration = Duration::from_secs(10);
 
 /// The lines so far, and the tasks that read them.
 #[derive(Debug)]
-pub(super) struct Log {
+pub(crate) struct Log {
     lines: Arc<Lines>,
     readers: JoinSet<()>,
 }
@@ -27,9 +27,9 @@ struct Lines {
 }
 
 impl Log {
-    pub(super) fn follow(child: &mut Child) -> Result<Self> {
-        let stdout = child.stdout.take().context("read the relay's stdout")?;
-        let stderr = child.stderr.take().context("read the relay's stderr")?;
+    pub(crate) fn follow(child: &mut Child) -> Result<Self> {
+        let stdout = child.stdout.take().context("read its stdout")?;
+        let stderr = child.stderr.take().context("read its stderr")?;
         let lines = Arc::new(Lines::default());
         let mut readers = JoinSet::new();
         readers.spawn(read(ChildStdout::from_std(stdout)?, Arc::clone(&lines)));
@@ -37,12 +37,12 @@ impl Log {
         Ok(Self { lines, readers })
     }
 
-    pub(super) fn lines(&self) -> Vec<String> {
+    pub(crate) fn lines(&self) -> Vec<String> {
         self.lines.read.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Waits for a line behind the first `seen` that is `right`.
-    pub(super) async fn wait(
+    pub(crate) async fn wait(
         &self,
         seen: usize,
         limit: Duration,
@@ -62,7 +62,7 @@ impl Log {
     }
 
     /// Waits until all that an ended process has written is read.
-    pub(super) async fn end(&mut self) -> Result<()> {
+    pub(crate) async fn end(&mut self) -> Result<()> {
         while let Some(ended) = timeout(END_LIMIT, self.readers.join_next()).await.context("read the log")? {
             ended.context("read the log")?;
         }

@@ -1,0 +1,72 @@
+//! A kill or a cut at the worst instants: nothing is lost, nothing counts twice.
+
+use anyhow::{Result, ensure};
+
+use crate::station::{LIMIT, Language, Station};
+
+/// Somebody else holds the row that the work writes to.
+const HOLD: &str = "begin; select from report for update";
+
+pub(crate) async fn before_the_commit(language: Language) -> Result<()> {
+    let station = Station::new(language, "crash before commit").await?;
+    let holder = station.connect().await?;
+    holder.batch_execute(HOLD).await?;
+    let worker = station.run().await?;
+    station.send("E-42", "one").await?;
+    // It has claimed the message and stands in its work.
+    station.blocked(&worker).await?;
+    worker.kill().await?;
+    holder.batch_execute("commit").await?;
+    station.no_session().await?;
+    assert_eq!(station.counter().await?, 6);
+    assert_eq!(station.number("select count(*) from postrider.inbox").await?, 0);
+
+    let worker = station.run().await?;
+    station.wait_counter(7, &worker).await?;
+    worker.wait_log("E-42: process", LIMIT).await?;
+    station.all_acknowledged(&worker).await
+}
+
+pub(crate) async fn before_the_acknowledgement(language: Language) -> Result<()> {
+    let station = Station::new(language, "crash before ack").await?;
+    // The commit itself waits for who holds the lock.
+    station
+        .sql
+        .batch_execute(
+            "create function wait() returns trigger language plpgsql as
+             $$ begin perform pg_advisory_xact_lock(42); return null; end $$;
+             create constraint trigger wait after update on report deferrable initially deferred
+                 for each row execute function wait()",
+        )
+        .await?;
+    let holder = station.connect().await?;
+    holder.batch_execute("begin; select pg_advisory_xact_lock(42)").await?;
+    let worker = station.run().await?;
+    station.send("E-42", "one").await?;
+    station.blocked(&worker).await?;
+    worker.kill().await?;
+    holder.batch_execute("commit").await?;
+    station.no_session().await?;
+    assert_eq!(station.counter().await?, 7, "the commit came through");
+
+    let worker = station.run().await?;
+    worker.wait_log("E-42: duplicate", LIMIT).await?;
+    assert_eq!(station.counter().await?, 7);
+    station.all_acknowledged(&worker).await
+}
+
+pub(crate) async fn of_the_session(language: Language) -> Result<()> {
+    let station = Station::new(language, "lost session").await?;
+    let holder = station.connect().await?;
+    holder.batch_execute(HOLD).await?;
+    let worker = station.run().await?;
+    station.send("E-42", "one").await?;
+    let pid = station.blocked(&worker).await?;
+    let cut: bool = station.sql.query_one("select pg_terminate_backend($1)", &[&pid]).await?.get(0);
+    ensure!(cut, "cut the worker's session");
+    worker.wait_log("the session is lost", LIMIT).await?;
+    holder.batch_execute("commit").await?;
+    station.wait_counter(7, &worker).await?;
+    assert_eq!(station.number("select attempts::bigint from postrider.inbox").await?, 1);
+    station.all_acknowledged(&worker).await
+}
