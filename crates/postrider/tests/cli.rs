@@ -32,7 +32,12 @@ fn wrong_words_end_with_2() {
     check(&[], "", 2, &["Usage: postrider"]);
     check(&[], "rum", 2, &["run"]);
     check(&[], "slot advance --to here", 2, &["read \"here\" as an LSN"]);
-    check(&[], "--help", 0, &["run", "init", "doctor", "status", "slot", "quarantine", "config"]);
+    check(
+        &[],
+        "--help",
+        0,
+        &["run", "init", "doctor", "status", "slot", "quarantine", "inbox", "parked", "config"],
+    );
     check(&[], "--version", 0, &[env!("CARGO_PKG_VERSION")]);
 }
 
@@ -48,6 +53,22 @@ fn which_events_of_the_quarantine_has_to_be_said() {
     check(&[], "quarantine retry --aggregate order", 2, &["order/42"]);
     check(&[], "quarantine retry --all --id a", 2, &["cannot be used with"]);
     check(&[], "quarantine list", 2, &["POSTRIDER_POSTGRES_URL"]);
+}
+
+#[test]
+fn which_parked_messages_has_to_be_said() {
+    for verb in ["retry", "discard", "discard --yes"] {
+        check(&[], &format!("parked {verb} --queue q"), 2, &["--id", "--all"]);
+    }
+    check(&[], "parked list", 2, &["--queue"]);
+    check(&[], "parked list --queue q --limit 1001", 2, &["1..=1000"]);
+    check(&[], "parked retry --queue q --all --by-exchange --to-queue r", 2, &["cannot be used with"]);
+    check(&[], "parked list --queue q", 2, &["POSTRIDER_RABBITMQ_URL"]);
+    check(&[], "parked retry --queue q --all --consumer w", 2, &["POSTRIDER_POSTGRES_URL"]);
+    let nobody = format!("amqp://app:hunter2@{NOBODY}");
+    for words in ["list", "show", "retry --all", "discard --all", "discard --all --yes"] {
+        check(&[("POSTRIDER_RABBITMQ_URL", &nobody)], &format!("parked {words} --queue q"), 1, &[NOBODY]);
+    }
 }
 
 #[test]

@@ -3,6 +3,7 @@
 use clap::{Args, Subcommand};
 
 use super::Output;
+use crate::config::ConfigError;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Parked {
@@ -65,10 +66,20 @@ pub(crate) struct Which {
 #[derive(Debug, Args)]
 pub(crate) struct Pick {
     #[command(flatten)]
-    pub(crate) which: Which,
+    which: Which,
     /// Every message
-    #[arg(long, required_unless_present = "id", conflicts_with = "id")]
+    #[arg(long, conflicts_with = "id")]
     all: bool,
     #[command(flatten)]
     pub(crate) output: Output,
+}
+
+impl Pick {
+    /// Which. That it is every one has to be said.
+    pub(crate) fn which(&self, doing: &str) -> Result<&Which, ConfigError> {
+        if self.which.id.is_empty() && !self.all {
+            return Err(ConfigError(format!("see what to {doing}: give one or more --id, or --all")));
+        }
+        Ok(&self.which)
+    }
 }

@@ -26,11 +26,14 @@ pub(crate) async fn parked(config: &Config, command: &Parked) -> anyhow::Result<
             show(Shelf::open(config, which).await?, *payload, output.json).await
         }
         Parked::Retry { consumer, to_queue, by_exchange, pick } => {
+            let which = pick.which("retry")?;
             let desk = Desk::open(config, consumer.as_deref()).await?;
             let road = Road { to_queue: to_queue.as_deref(), by_exchange: *by_exchange };
-            retry(Shelf::open(config, &pick.which).await?, &desk, &road, pick).await
+            retry(Shelf::open(config, which).await?, &desk, &road, pick).await
         }
-        Parked::Discard { yes, pick } => discard(Shelf::open(config, &pick.which).await?, *yes, pick).await,
+        Parked::Discard { yes, pick } => {
+            discard(Shelf::open(config, pick.which("discard")?).await?, *yes, pick).await
+        }
     }
 }
 
