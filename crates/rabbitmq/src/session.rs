@@ -1,8 +1,9 @@
 //! One connection's life: lanes, the windows on them, and what the broker says.
 //!
 //! Invariants: a lane is a channel that waits, a window out that is no stray, or a channel being opened, and
-//! there are always `lanes` of them; there are never more strays than lanes; channels that the broker was asked to
-//! close and has not are bounded as well, by the life of the connection; each window is answered at most twice ([`WindowEnd::Stalled`], then its end), and never after [`Session::run`] has returned.
+//! there are always `lanes` of them; there are never more strays than lanes; too many channels that the broker was
+//! asked to close and has not end the connection; each window is answered at most twice
+//! ([`WindowEnd::Stalled`], then its end), and never after [`Session::run`] has returned.
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
@@ -33,9 +34,9 @@ const STALL: Duration = Duration::from_secs(1);
 /// that it is full, and that it has room again when it shrinks below its limit; where the limit was lifted
 /// instead, the channel goes on refusing (seen with RabbitMQ 3.10).
 const RENEW: Duration = Duration::from_millis(500);
-/// So many channels a lane may wait for the broker to close them. One that owes a confirm for a queue without a majority
-/// is closed only when the queue has its majority back (seen with RabbitMQ 3.10), and every probe of such a route
-/// leaves one behind: rather than run into `channel_max`, the connection is made anew, which ends them all.
+/// So many channels a lane may wait for the broker to close them. One that owes a confirm for a queue without a
+/// majority is closed only when the queue has its majority back (seen with RabbitMQ 3.10), and every probe of such
+/// a route leaves one behind: rather than run into `channel_max`, the connection is made anew, which ends them all.
 const CLOSING_PER_LANE: usize = 8;
 /// How often deadlines are looked at.
 const TICK: Duration = Duration::from_millis(100);

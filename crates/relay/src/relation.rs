@@ -1,4 +1,4 @@
-//! What the server has told in this session about relations and types.
+//! What the server has told in this session about relations and types, and the names it calls them by.
 //!
 //! A relation message comes before the first row of its relation, and again after DDL, so a row
 //! always meets the columns it was written with.

@@ -1,6 +1,8 @@
-//! Each kind of fault, done. Before it the queue is marked with what the slot has passed: only what lies behind may
-//! arrive again. After a crash of Postgres, and up to version 16 also after an orderly restart, the slot may stand further
-//! back, so that is marked before the relay is let in.
+//! Each kind of fault, done.
+//!
+//! Before it the queue is marked with what the slot has passed: only what lies behind may arrive again. After a
+//! crash of Postgres, and up to version 16 also after an orderly restart, the slot may stand further back, so that
+//! is marked before the relay is let in.
 
 use std::time::Duration;
 
@@ -162,8 +164,8 @@ async fn restart_postgres(stage: &mut Stage, kind: Kind) -> Result<()> {
     stage.postgres_link.accept().await
 }
 
-/// Waits for the cut. While all is parked or the relay waits for something else there may be no such frame, and the cut
-/// comes when there is one.
+/// Waits for the cut. While all is parked or the relay waits for something else there may be no such frame, and the
+/// cut comes when there is one.
 async fn fire(cut: ArmedCut) {
     match cut.fired(FRAME_LIMIT).await {
         Ok(cut) => println!("{:16}{cut}", ""),

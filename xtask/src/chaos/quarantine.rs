@@ -43,8 +43,8 @@ async fn count(rig: &Rig, states: &str) -> Result<i64> {
     Ok(rig.sql().await?.query_one(&query, &[]).await.context("count what is in quarantine")?.get(0))
 }
 
-/// Lets everything be sent again, as often as it takes, until nothing is parked and nothing is on its way; returns how
-/// many events were ever put aside.
+/// Lets everything be sent again, as often as it takes, until nothing is parked and nothing is on its way; returns
+/// how many events were ever put aside.
 pub(super) async fn release(rig: &Rig, limit: Duration) -> Result<i64> {
     let mut asked = None;
     eventually("everything to leave the quarantine", limit, async || {

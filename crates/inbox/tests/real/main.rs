@@ -1,4 +1,4 @@
-//! The inbox on a real Postgres: the classic scenarios, concurrency, two phases, retention, rights.
+//! The inbox on a real Postgres: the classic scenarios, concurrency, numbers, two phases, retention, rights.
 
 mod classic;
 mod concurrent;

@@ -1,4 +1,5 @@
-//! The Postgres edge on real servers: every stop with its cure, the stream through faults, init and slots, TLS.
+//! The Postgres edge on real servers: every stop with its cure, the stream through faults, the quarantine,
+//! init and slots, TLS.
 
 mod admin;
 mod doctor;

@@ -1,4 +1,4 @@
-//! Rows for people: aligned on a terminal, tab-separated where a program reads.
+//! What commands print: rows, aligned on a terminal and tab-separated where a program reads; pages; JSON.
 
 use std::io::{ErrorKind, IsTerminal, Write};
 use std::process::ExitCode;

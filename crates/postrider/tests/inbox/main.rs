@@ -1,4 +1,4 @@
-//! The relay and the inbox together, and the inbox for operators.
+//! The relay and the inbox together, and the inbox and its parking queues for operators.
 
 mod operators;
 mod parked;

@@ -21,7 +21,8 @@ impl Ward {
         rows.iter().map(read).collect()
     }
 
-    /// Runs a command, which has two minutes, while a relay that follows its request by `statements` is played: `$id` is the request's.
+    /// Runs a command, which has two minutes, while a relay that follows its request by `statements` is played:
+    /// `$id` is the request's.
     async fn followed(&self, words: &str, statements: &[&str]) -> Result<Output> {
         let before = self.requests().await?.len();
         let relay = async {
