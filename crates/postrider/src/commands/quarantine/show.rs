@@ -1,6 +1,5 @@
 //! `postrider quarantine show`: events in full; the payload only when it is asked for.
 
-use std::fmt::Write;
 use std::process::ExitCode;
 
 use postrider_postgres::{Admin, MessageRest, ParkedEvent, ParkedMessage};
@@ -8,6 +7,7 @@ use serde::Serialize;
 
 use super::{Pages, aggregate};
 use crate::cli::Look;
+use crate::commands::payload::Payload;
 use crate::commands::table::{self, JsonArray};
 
 /// An event as a document: the keys of `quarantine list --json`, and these.
@@ -20,32 +20,6 @@ struct Document<'a> {
     /// Only with `--payload`.
     #[serde(flatten)]
     payload: Option<Payload>,
-}
-
-#[derive(Serialize)]
-struct Payload {
-    /// The body as text if it is UTF-8, else in hexadecimal digits; null if there is none.
-    payload: Option<String>,
-    /// `utf-8` or `hex`; null if there is none.
-    payload_encoding: Option<&'static str>,
-}
-
-impl From<Option<Vec<u8>>> for Payload {
-    fn from(body: Option<Vec<u8>>) -> Self {
-        let (payload, payload_encoding) = match body.map(String::from_utf8) {
-            None => (None, None),
-            Some(Ok(text)) => (Some(text), Some("utf-8")),
-            Some(Err(binary)) => (Some(hex(binary.as_bytes())), Some("hex")),
-        };
-        Self { payload, payload_encoding }
-    }
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {
-        write!(text, "{byte:02x}").expect("text takes text");
-        text
-    })
 }
 
 /// One event after the other: each is read by itself, because a body may be large.
@@ -97,33 +71,7 @@ fn page_of(event: &ParkedEvent, rest: &MessageRest, payload: Option<&Payload>) -
         ("outbox row", table::or_dash(rest.outbox_row.as_ref().map(|row| table::plain(row.get())))),
         ("payload", bytes),
     ];
-    let mut page =
+    let page =
         lines.iter().fold(String::new(), |page, (name, value)| page + &format!("{name:<13} {value}\n"));
-    if let Some(Payload { payload: Some(payload), payload_encoding }) = payload {
-        if *payload_encoding == Some("hex") {
-            page.push_str("(not UTF-8: in hexadecimal digits)\n");
-        }
-        // Its lines stay lines.
-        let lines: Vec<String> = payload.split('\n').map(table::plain).collect();
-        page += &(lines.join("\n") + "\n");
-    }
-    page
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_payload_is_text_or_hexadecimal() {
-        for (body, text, encoding) in [
-            (None, None, None),
-            (Some(vec![]), Some(""), Some("utf-8")),
-            (Some("é".into()), Some("é"), Some("utf-8")),
-            (Some(vec![0xFF, 0x0A]), Some("ff0a"), Some("hex")),
-        ] {
-            let payload = Payload::from(body);
-            assert_eq!((payload.payload.as_deref(), payload.payload_encoding), (text, encoding));
-        }
-    }
+    page + &payload.map_or_else(String::new, Payload::lines)
 }
