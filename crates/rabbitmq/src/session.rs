@@ -1,9 +1,9 @@
 //! One connection's life: lanes, the windows on them, and what the broker says.
 //!
-//! Invariants: a lane is a channel that waits, a window out that is no stray, or a channel being opened, and
-//! there are always `lanes` of them; there are never more strays than lanes; too many channels that the broker was
-//! asked to close and has not end the connection; each window is answered at most twice
-//! ([`WindowEnd::Stalled`], then its end), and never after [`Session::run`] has returned.
+//! Invariants: a lane is a channel that waits, a window out that is no stray, or a channel that is opened or to be,
+//! and there are always `lanes` of them; there are never more strays than lanes, nor more channels than the broker
+//! allows; too many channels that the broker was asked to close and has not end the connection; each window is
+//! answered at most twice ([`WindowEnd::Stalled`], then its end), and never after [`Session::run`] has returned.
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
@@ -38,7 +38,7 @@ const RENEW: Duration = Duration::from_millis(500);
 /// majority is closed only when the queue has its majority back (seen with RabbitMQ 3.10), and every probe of such
 /// a route leaves one behind: rather than run into `channel_max`, the connection is made anew, which ends them all.
 const CLOSING_PER_LANE: usize = 8;
-/// How often deadlines are looked at.
+/// How often deadlines are looked at, and channels are opened for lanes that have none.
 const TICK: Duration = Duration::from_millis(100);
 /// How long lapin may take to say why a connection is gone.
 const LAST_WORD: Duration = Duration::from_secs(1);
@@ -67,9 +67,13 @@ pub(crate) struct Session<'a> {
     /// Windows that are out: one on each busy lane, and the strays.
     flights: Vec<Flight>,
     strays_max: usize,
-    closing_max: usize,
+    channel_max: usize,
+    /// Lanes without a channel, for which none is being opened yet.
+    bare: usize,
+    /// Channels that could not be opened, one after the other.
+    misses: usize,
     opening: FuturesUnordered<BoxFuture<'static, lapin::Result<Channel>>>,
-    /// When a channel was last asked for or opened, by the session's clock.
+    /// Since when lanes wait for a channel, or when one last got it, by the session's clock.
     asked: Duration,
     /// When a channel was last given up because it refused everything.
     renewed: Duration,
@@ -120,7 +124,9 @@ impl<'a> Session<'a> {
             waiting: VecDeque::new(),
             flights: Vec::new(),
             strays_max,
-            closing_max: (CLOSING_PER_LANE * lanes).min(channel_max - lanes - strays_max),
+            channel_max,
+            bare: 0,
+            misses: 0,
             opening: FuturesUnordered::new(),
             asked: Duration::ZERO,
             renewed: Duration::ZERO,
@@ -184,7 +190,7 @@ impl<'a> Session<'a> {
         while !self.clock.stands_still() && !self.waiting.is_empty() {
             let Some(channel) = self.free.pop() else { return };
             if !channel.status().connected() {
-                self.open_another();
+                self.lose_lane();
                 continue;
             }
             let window = self.waiting.pop_front().expect("a window waits");
@@ -234,7 +240,7 @@ impl<'a> Session<'a> {
                     self.close(flight);
                 } else if refused && self.closing.is_empty() && now.saturating_sub(self.renewed) >= RENEW {
                     self.renewed = now;
-                    self.open_another();
+                    self.lose_lane();
                     self.close(flight);
                 } else {
                     self.free.push(flight.channel);
@@ -249,7 +255,7 @@ impl<'a> Session<'a> {
                 self.useful = true;
                 self.tell(Event::Answer(flight.answer(now, end)));
                 if !flight.stray {
-                    self.open_another();
+                    self.lose_lane();
                 }
                 None
             }
@@ -260,13 +266,22 @@ impl<'a> Session<'a> {
     }
 
     fn opened(&mut self, opened: lapin::Result<Channel>) -> Option<Lost> {
-        self.asked = self.clock.now();
         match opened {
             Ok(channel) => {
+                (self.asked, self.misses) = (self.clock.now(), 0);
                 self.free.push(Arc::new(channel));
                 None
             }
-            Err(error) => Some(if self.connected() { Lost::Because(error) } else { Lost::Unknown }),
+            Err(_) if !self.connected() => Some(Lost::Unknown),
+            // lapin refuses whatever goes to a number whose channel the server has once closed, with the error of
+            // then (seen with 4.12); and a number is free only a moment after its close was confirmed. The next try
+            // has the next number.
+            Err(error) if may_have_the_next_number(&error) && self.misses < self.channel_max => {
+                self.misses += 1;
+                self.bare += 1;
+                None
+            }
+            Err(error) => Some(Lost::Because(error)),
         }
     }
 
@@ -279,13 +294,14 @@ impl<'a> Session<'a> {
             return None;
         }
         let (now, patience) = (self.clock.now(), self.settings.confirm_timeout);
-        if self.closing.len() > self.closing_max {
+        if self.closing.len() > CLOSING_PER_LANE * self.settings.lanes {
             let reason = format!("close {} channels: the broker has not closed them yet", self.closing.len());
             return Some(Lost::Silent(Outage::new(OutageKind::Silent, reason)));
         }
-        if !self.opening.is_empty() && now.saturating_sub(self.asked) > patience {
+        if self.lacks_channels() && now.saturating_sub(self.asked) > patience {
             return Some(Lost::Silent(Outage::silent("open a channel", patience)));
         }
+        self.open_channels();
         let mut strays = self.flights.iter().filter(|flight| flight.stray).count();
         let mut at = 0;
         while at < self.flights.len() {
@@ -308,7 +324,7 @@ impl<'a> Session<'a> {
                     flight.stray = true;
                     strays += 1;
                     self.tell(Event::Answer(answer));
-                    self.open_another();
+                    self.lose_lane();
                 }
             }
             at += 1;
@@ -319,15 +335,31 @@ impl<'a> Session<'a> {
     fn overdue(&mut self, mut flight: Flight) {
         self.tell(Event::Answer(flight.answer(self.clock.now(), WindowEnd::Overdue)));
         if !flight.stray {
-            self.open_another();
+            self.lose_lane();
         }
         self.close(flight);
     }
 
-    /// Opens a fresh channel for a lane that lost its own.
-    fn open_another(&mut self) {
-        self.asked = self.clock.now();
-        self.opening.push(Box::pin(open_lane(Arc::clone(&self.link.connection))));
+    /// A lane is without a channel.
+    fn lose_lane(&mut self) {
+        if !self.lacks_channels() {
+            self.asked = self.clock.now();
+        }
+        self.bare += 1;
+    }
+
+    fn lacks_channels(&self) -> bool {
+        self.bare > 0 || !self.opening.is_empty()
+    }
+
+    /// Opens channels for lanes that have none, as many as the broker allows beside those that are still closing.
+    fn open_channels(&mut self) {
+        let open = self.free.len() + self.flights.len() + self.opening.len() + self.closing.len();
+        let room = self.channel_max.saturating_sub(open);
+        for _ in 0..self.bare.min(room) {
+            self.bare -= 1;
+            self.opening.push(Box::pin(open_lane(Arc::clone(&self.link.connection))));
+        }
     }
 
     /// Closes a channel in the background. It takes as long as the connection lives at most.
@@ -397,4 +429,8 @@ fn poll_flights(
         }
     }
     Poll::Pending
+}
+
+fn may_have_the_next_number(error: &lapin::Error) -> bool {
+    error.is_amqp_soft_error() || matches!(error.kind(), lapin::ErrorKind::ChannelsLimitReached)
 }

@@ -3,6 +3,7 @@
 mod rig;
 
 use std::collections::HashMap;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
 use lapin::options::BasicGetOptions;
@@ -125,6 +126,55 @@ async fn a_full_queue_nacks() -> Result<()> {
     assert_eq!(count(Verdict::Confirmed), held);
     assert_eq!(count(Verdict::Nacked), 360 - held);
     assert!(count(Verdict::Nacked) > 300);
+    Ok(())
+}
+
+/// Hands a window with one message to each of two exchanges, and expects the missing one to close only its channel, and
+/// the full queue of the other to refuse.
+async fn one_of_each(publisher: &mut Publisher, id: u64, exchanges: &[&str], key: &str) -> Result<()> {
+    for (id, exchange) in (id..).zip(exchanges) {
+        publisher.publish(window(id, [message(u32::try_from(id)?, exchange, key)]));
+    }
+    for _ in exchanges {
+        let answer = answer(publisher).await?;
+        match usize::try_from(answer.window.0 - id)? {
+            0 => assert_eq!((answer.end, answer.verdicts), (WindowEnd::Complete, vec![Verdict::Nacked])),
+            _ => {
+                assert!(matches!(answer.end, WindowEnd::ChannelClosed { code: 404, .. }), "{:?}", answer.end);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Lanes that are refused everything get fresh channels: where the broker allows few, in the places of closed ones, and
+/// not in those that it has closed itself.
+#[tokio::test]
+async fn few_channels_are_enough() -> Result<()> {
+    let scope = Scope::shared("few").await?;
+    let desk = Desk::open(&scope.amqp_url()).await?;
+    desk.exchange(scope.name()).await?;
+    let queue = scope.named("queue");
+    let full = [("x-max-length", AMQPValue::LongInt(0)), ("x-overflow", text("reject-publish"))];
+    desk.queue(scope.name(), &queue, &full).await?;
+    let (gone, key) = (scope.named("gone"), format!("{queue}.x"));
+    for (channels, closed) in [(2, 0), (5, 2)] {
+        let url = format!("{}?channel_max={channels}", scope.amqp_url());
+        let mut settings = settings(&url, scope.name())?;
+        settings.lanes = 2;
+        let mut publisher = Publisher::start(settings);
+        ready(&mut publisher).await?;
+        for round in 0..closed {
+            one_of_each(&mut publisher, 2 * round, &[scope.name(), &gone], &key).await?;
+        }
+        // Long enough for more fresh channels than there are numbers.
+        let until = Instant::now() + Duration::from_millis(600 * channels);
+        let mut id = 1000;
+        while Instant::now() < until {
+            one_of_each(&mut publisher, id, &[scope.name()], &key).await?;
+            id += 1;
+        }
+    }
     Ok(())
 }
 
