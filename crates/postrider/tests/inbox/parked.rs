@@ -190,7 +190,7 @@ async fn a_parked_message_goes_back_as_it_was_and_is_handled_once() -> Result<()
         // Its inbox counts on: another failure would park it at once.
         station.work.mended.store(true, SeqCst);
         let refused = station.call("retry --id E-2", 1).await?;
-        let cure = "`postrider inbox retry --consumer worker --id E-2`";
+        let cure = "`postrider inbox retry --consumer=worker --id=E-2`";
         ensure!(refused.stderr.contains("E-2 stays parked") && refused.stderr.contains(cure), "{refused}");
         let retry = ["inbox", "retry", "--consumer", "worker", "--id", "E-2"];
         station.program.expect(&retry).await?;
@@ -257,6 +257,17 @@ async fn what_cannot_go_back_stays_parked() -> Result<()> {
     ensure!(station.listed().await? == ["E-0"]);
     let gone = station.call("discard --id E-0 --yes", 0).await?.stdout;
     ensure!(gone == "discarded E-0\n" && station.listed().await?.is_empty(), "{gone}");
+
+    // An id that no inbox can hold concerns its own message only; and a mistyped consumer is not one without rows.
+    let way = || vec![("inbox_parked_queue".to_owned(), Value::Text(station.queue.name().to_owned()))];
+    let parcels = ["E\0", "E-2"].map(|id| Parcel { headers: way(), ..parcel(id) });
+    publish(station.parking.url(), "", station.parking.name(), parcels.to_vec()).await?;
+    let mistyped = station.call("retry --all --consumer nobody", 1).await?;
+    ensure!(mistyped.stderr.contains("it has rows of worker; nothing was sent"), "{mistyped}");
+    let nul = station.call("retry --all", 1).await?;
+    ensure!(nul.stderr.contains("stays parked: its id has a NUL"), "{nul}");
+    ensure!(nul.stdout.starts_with("sent E-2 to queue"), "{nul}");
+    station.wait_handled(&["E-1", "E-2"]).await?;
     let missing = station.program.output(&["parked", "list", "--queue", "no_such_queue"]).await?;
     ensure!(missing.code == Some(1) && missing.stderr.contains("404"), "{missing}");
     station.end().await

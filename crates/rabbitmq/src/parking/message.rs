@@ -1,6 +1,7 @@
 //! A parked message: what it was, and what parking wrote beside it.
 //!
-//! Invariant: sent back it is what it was; only what parking, or the queue, has written into its headers is gone.
+//! Invariant: sent back it is what it was, but for what parking, or the queue, has written into its headers, and for
+//! what would route it to further queues.
 
 use lapin::BasicProperties;
 use lapin::message::Delivery;
@@ -13,6 +14,10 @@ use super::Way;
 const PARKED: &str = "inbox_parked_";
 /// What a quorum queue writes there (RabbitMQ manual, "Quorum Queues", "Poison Message Handling").
 const DELIVERIES: &str = "x-delivery-count";
+
+/// By these the broker routes a message to more queues (RabbitMQ manual, "Sender-selected Distribution"). It has done
+/// so when the message first came; and a copy in such a queue would pass for one in the queue that is meant.
+const COPIES: [&str; 2] = ["CC", "BCC"];
 
 /// A message in a parking queue; other programs may have parked it, so that everything can be missing.
 #[derive(Debug, PartialEq)]
@@ -114,7 +119,7 @@ impl ParkedMessage {
         let headers = self.properties.headers().as_ref().map(FieldTable::inner);
         let own = headers.into_iter().flatten().filter(|(name, _)| {
             let name = name.as_str();
-            !name.starts_with(PARKED) && name != DELIVERIES
+            !name.starts_with(PARKED) && name != DELIVERIES && !COPIES.contains(&name)
         });
         own.map(|(name, value)| (name.clone(), value.clone()))
             .collect::<std::collections::BTreeMap<_, _>>()
@@ -237,6 +242,8 @@ mod tests {
             ("inbox_parked_exchange", AMQPValue::LongString("".into())),
             ("inbox_parked_routing_key", AMQPValue::LongString("order.placed".into())),
             ("x-delivery-count", AMQPValue::LongLongInt(2)),
+            ("CC", AMQPValue::FieldArray(vec![AMQPValue::LongString("others".into())].into())),
+            ("BCC", AMQPValue::FieldArray(vec![AMQPValue::LongString("others".into())].into())),
         ] {
             headers.insert(text(name), value);
         }

@@ -1,5 +1,7 @@
 //! The way back of a parked message: where it goes, and whether its inbox would have it.
 
+use std::collections::BTreeSet;
+
 use anyhow::bail;
 use postrider_postgres::{Admin, InboxFilter, InboxRow};
 use postrider_rabbitmq::{ParkedMessage, ParkingError, ParkingQueue, Way};
@@ -70,6 +72,9 @@ impl Desk {
         }
         let admin = Admin::connect(&peers::server(config)?).await?;
         if admin.has_inbox().await? {
+            if let Some(name) = &consumer {
+                is_known(&admin, name).await?;
+            }
             return Ok(Self { admin: Some(admin), consumer });
         }
         if consumer.is_some() {
@@ -82,6 +87,11 @@ impl Desk {
     /// Why an inbox would not have the message. The attempts of the consumer that was named are forgotten.
     async fn objection(&self, message: &ParkedMessage) -> anyhow::Result<Option<String>> {
         let (Some(admin), Some(id)) = (&self.admin, message.message_id()) else { return Ok(None) };
+        if id.contains('\0') {
+            let why = "its id has a NUL, which no inbox can hold, so that it would be parked again: discard it, or have \
+                       it sent under another id";
+            return Ok(Some(why.to_owned()));
+        }
         let filter =
             InboxFilter { consumer: self.consumer.clone(), message_id: Some(id.to_owned()), completed: true };
         let rows = if id.is_empty() { Vec::new() } else { admin.inbox_rows(&filter, 100).await? };
@@ -94,9 +104,10 @@ impl Desk {
                 }
                 "failed" => format!(
                     "consumer {who} has failed on it {} times and would park it again at the next failure: before, \
-                     `{}`, or say --consumer {who}",
+                     `{}`, or say --consumer={}",
                     row.attempts,
-                    retry(&row)
+                    retry(&row),
+                    quoted(&row.consumer)
                 ),
                 "reconcile" => format!(
                     "the worker of consumer {who} was not heard of again: see whether its effect took place; if \
@@ -117,14 +128,44 @@ impl Desk {
     }
 }
 
+/// A name that is in no row would switch off what the inbox knows of the messages.
+async fn is_known(admin: &Admin, consumer: &str) -> anyhow::Result<()> {
+    let of = |consumer: Option<&str>| InboxFilter {
+        consumer: consumer.map(str::to_owned),
+        message_id: None,
+        completed: true,
+    };
+    if admin.inbox_rows(&of(Some(consumer)), 1).await?.is_empty() {
+        let all = admin.inbox_rows(&of(None), 1000).await?;
+        let known: BTreeSet<_> = all.iter().map(|row| plain(&row.consumer)).collect();
+        if !known.is_empty() {
+            let known = known.into_iter().collect::<Vec<_>>().join(", ");
+            bail!("find consumer {} in the inbox: it has rows of {known}; nothing was sent", plain(consumer));
+        }
+    }
+    Ok(())
+}
+
+/// To be pasted into a shell: ids come from whoever sends.
 fn retry(row: &InboxRow) -> String {
     let source =
-        if row.source.is_empty() { String::new() } else { format!(" --source {}", plain(&row.source)) };
+        if row.source.is_empty() { String::new() } else { format!(" --source={}", quoted(&row.source)) };
     format!(
-        "postrider inbox retry --consumer {} --id {}{source}",
-        plain(&row.consumer),
-        plain(&row.message_id)
+        "postrider inbox retry --consumer={} --id={}{source}",
+        quoted(&row.consumer),
+        quoted(&row.message_id)
     )
+}
+
+/// One word of a POSIX shell.
+fn quoted(word: &str) -> String {
+    let word = plain(word);
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_./:@%+".contains(c);
+    if !word.is_empty() && word.chars().all(is_plain) {
+        word
+    } else {
+        format!("'{}'", word.replace('\'', r"'\''"))
+    }
 }
 
 /// What became of a message; its fields are keys of `--json`.
@@ -177,5 +218,23 @@ impl Report {
             array.end()?;
         }
         Ok(self.left)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::quoted;
+
+    #[test]
+    fn a_word_of_a_sender_stays_one_word() {
+        for (word, shell) in [
+            ("E-42", "E-42"),
+            ("", "''"),
+            ("my worker", "'my worker'"),
+            ("x'; touch y; '", r"'x'\''; touch y; '\'''"),
+            ("$(id)", "'$(id)'"),
+        ] {
+            assert_eq!(quoted(word), shell);
+        }
     }
 }
