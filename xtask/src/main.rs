@@ -3,7 +3,6 @@
 mod bench;
 mod chaos;
 mod corpus;
-mod crowd;
 mod demo;
 mod fuzz;
 mod install;
@@ -59,10 +58,6 @@ enum Task {
     Bench(bench::Arguments),
     #[command(hide = true)]
     BenchPublisher(bench::publisher::Arguments),
-    /// Kills consumers and their Postgres at random, and expects the inbox to have handled each message once
-    Crowd(crowd::Arguments),
-    #[command(hide = true)]
-    CrowdMember(crowd::member::Arguments),
 }
 
 fn main() -> ExitCode {
@@ -93,8 +88,6 @@ fn run(task: Task) -> Result<()> {
             wait(bench::run(arguments))
         }
         Task::BenchPublisher(arguments) => wait(bench::publisher::run(arguments)),
-        Task::Crowd(arguments) => wait(crowd::run(&root, arguments)),
-        Task::CrowdMember(arguments) => wait(crowd::member::run(arguments)),
     }
 }
 

@@ -1,16 +1,19 @@
-//! `cargo xtask crowd`: many consumers of one queue with the inbox between, killed at random, and their Postgres too.
+//! Many consumers of one queue with the inbox between, killed at random, and their Postgres too:
+//!
+//! ```console
+//! $ cargo run -p postrider-inbox --example crowd [MESSAGES] [SEED]
+//! ```
 //!
 //! Each message adds its number to a ledger, and many are delivered more than once. At the end the ledger has each
 //! exactly once, whoever was killed when.
 
-pub(crate) mod member;
+mod member;
 
-use std::path::Path;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result, bail, ensure};
+use postrider_inbox::INBOX_SQL;
 use testenv::consumer::{Parcel, Properties, Queue, QueueKind, publish};
-use testenv::install::Servers;
 use testenv::{Pair, PostgresOptions, RabbitMqOptions, Sql, eventually};
 use tokio::time::sleep;
 
@@ -26,61 +29,57 @@ const LEDGER: &str = "
 const LIMIT: Duration = Duration::from_secs(600);
 const PUBLISHED_AT_ONCE: usize = 5000;
 
-/// How large a crowd.
-#[derive(clap::Args)]
-pub(crate) struct Arguments {
-    /// Messages; three tenths as many are delivered again
-    #[arg(long, default_value_t = 100_000, value_name = "N", value_parser = clap::value_parser!(u32).range(100..=10_000_000))]
-    messages: u32,
-    /// Processes that consume
-    #[arg(long, default_value_t = 16, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=40))]
-    consumers: u32,
-    /// What duplicates and kills are drawn from
-    #[arg(long)]
-    seed: Option<u64>,
-    /// Do not ask before a missing server is installed
-    #[arg(long)]
-    yes: bool,
+const CONSUMERS: usize = 16;
+const MESSAGES: u32 = 100_000;
+
+#[tokio::main]
+async fn main() -> Result<()> {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+        ["member", database, broker] => member::run(database, broker).await,
+        [] => run(MESSAGES, fastrand::u64(..1 << 32)).await,
+        [messages] => run(messages.parse().context("read MESSAGES")?, fastrand::u64(..1 << 32)).await,
+        [messages, seed] => {
+            run(messages.parse().context("read MESSAGES")?, seed.parse().context("read SEED")?).await
+        }
+        _ => bail!("read the arguments: crowd [MESSAGES] [SEED]"),
+    }
 }
 
-pub(crate) async fn run(root: &Path, arguments: Arguments) -> Result<()> {
-    let servers = crate::install::servers(arguments.yes)?;
-    ensure!(servers == Servers::Installed, "kill Postgres: it must run on this machine, not in a container");
-    let seed = arguments.seed.unwrap_or_else(|| fastrand::u64(..1 << 32));
-    println!("crowd: seed {seed}, {} consumers, {} messages", arguments.consumers, arguments.messages);
-    let inbox = std::fs::read_to_string(root.join("sql/inbox.sql")).context("read sql/inbox.sql")?;
+async fn run(messages: u32, seed: u64) -> Result<()> {
+    println!("crowd: seed {seed}, {CONSUMERS} consumers, {messages} messages");
     let pair = Pair::start(PostgresOptions::default(), RabbitMqOptions::default()).await?;
     pair.postgres.create_database(DATABASE).await?;
     let sql = pair.postgres.connect(DATABASE).await?;
-    sql.batch_execute(&inbox).await.context("install the inbox")?;
+    sql.batch_execute(INBOX_SQL).await.context("install the inbox")?;
     sql.batch_execute(LEDGER).await.context("create the ledger")?;
     let url = pair.rabbitmq.guest_url();
     let queue = Queue::declare(&url, QUEUE, QueueKind::Quorum, &[]).await?;
     let parked = Queue::declare(&url, &format!("{QUEUE}.parked"), QueueKind::Classic, &[]).await?;
     let mut random = fastrand::Rng::with_seed(seed);
-    let deliveries = deliveries(&mut random, arguments.messages);
+    let deliveries = deliveries(&mut random, messages);
     for some in deliveries.chunks(PUBLISHED_AT_ONCE) {
         publish(&url, "", QUEUE, some.iter().map(|number| parcel(*number)).collect()).await?;
     }
     let mut crowd = Crowd { pair, random, members: Vec::new(), killed: 0, crashes: 0 };
-    for _ in 0..arguments.consumers {
+    for _ in 0..CONSUMERS {
         crowd.join()?;
     }
     let begun = Instant::now();
-    crowd.trouble(&queue, arguments.messages).await?;
+    crowd.trouble(&queue, messages).await?;
     let took = begun.elapsed();
     for member in std::mem::take(&mut crowd.members) {
         member.end().await?;
     }
     ensure!(queue.left().await? == 0, "acknowledge every message");
     ensure!(parked.left().await? == 0, "park nothing");
-    crowd.judge(arguments.messages).await?;
+    crowd.judge(messages).await?;
     #[expect(clippy::cast_precision_loss, reason = "so many deliveries are exact in f64")]
     let rate = deliveries.len() as f64 / took.as_secs_f64();
     println!(
         "{} deliveries of {} messages in {:.1} s: {rate:.0}/s, with {} kills of a consumer and {} of Postgres",
         deliveries.len(),
-        arguments.messages,
+        messages,
         took.as_secs_f64(),
         crowd.killed,
         crowd.crashes

@@ -16,15 +16,6 @@ const LIMIT: Duration = Duration::from_secs(60);
 /// With few of them the whole crowd stays below `max_connections`.
 const WORKERS: usize = 2;
 
-/// Where to consume.
-#[derive(clap::Args)]
-pub(crate) struct Arguments {
-    #[arg(long)]
-    postgres: String,
-    #[arg(long)]
-    rabbitmq: String,
-}
-
 struct Ledger;
 
 impl Handle for Ledger {
@@ -41,7 +32,7 @@ impl Handle for Ledger {
 }
 
 /// Consumes until the standard input ends.
-pub(crate) async fn run(arguments: Arguments) -> Result<()> {
+pub(crate) async fn run(database: &str, broker: &str) -> Result<()> {
     let (stop, stopped) = oneshot::channel();
     std::thread::spawn(move || {
         // However it ends, whoever has started this is gone or wants it to end.
@@ -49,7 +40,7 @@ pub(crate) async fn run(arguments: Arguments) -> Result<()> {
         let _ = stop.send(());
     });
     let settings = Settings { workers: WORKERS, ..Settings::new(super::QUEUE) };
-    let urls = Urls { broker: arguments.rabbitmq, database: arguments.postgres };
+    let urls = Urls { broker: broker.to_owned(), database: database.to_owned() };
     let consumer = Consumer::new(settings, Inbox::new("ledger"), urls, Ledger);
     consumer.run(async { drop(stopped.await) }).await;
     Ok(())
@@ -59,9 +50,9 @@ pub(crate) async fn run(arguments: Arguments) -> Result<()> {
 pub(super) struct Member(process::Child);
 
 impl Member {
-    pub(super) fn start(postgres: &str, rabbitmq: &str) -> Result<Self> {
+    pub(super) fn start(database: &str, broker: &str) -> Result<Self> {
         let mut command = Command::new(std::env::current_exe().context("find this program")?);
-        command.args(["crowd-member", "--postgres", postgres, "--rabbitmq", rabbitmq]);
+        command.args(["member", database, broker]);
         command.stdin(Stdio::piped()).kill_on_drop(true);
         Ok(Self(command.spawn().context("start a consumer")?))
     }
