@@ -77,6 +77,19 @@ pub fn content_sha256(content: &[u8]) -> [u8; 32] {
     Sha256::digest(content).into()
 }
 
+/// Commits the transaction of a message's work, after which the message may be acknowledged.
+///
+/// Postgres answers the COMMIT of a transaction in which a statement has failed with a ROLLBACK, and no error
+/// (manual page of COMMIT; `Transaction::commit` does not look). Work that has kept such an error to itself
+/// would be acknowledged and not be there, so a statement goes before, which such a transaction refuses.
+///
+/// # Errors
+/// What Postgres says, with SQLSTATE 25P02 for such a transaction: the work has failed.
+pub async fn commit(transaction: Transaction<'_>) -> Result<(), tokio_postgres::Error> {
+    transaction.batch_execute("select").await?;
+    transaction.commit().await
+}
+
 /// How often the work of a message has failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Failed {

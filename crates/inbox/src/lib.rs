@@ -17,7 +17,7 @@
 //! match inbox.claim(&transaction, Message::new("E-42").content(body)).await? {
 //!     Verdict::Process => {
 //!         transaction.execute("update report set counter = counter + 1 where id = 'daily'", &[]).await?;
-//!         transaction.commit().await?;
+//!         postrider_inbox::commit(transaction).await?;
 //!         acknowledge().await;
 //!     }
 //!     Verdict::Duplicate | Verdict::Stale => acknowledge().await,
@@ -32,6 +32,8 @@
 //! - *Claim first, in the work's transaction.* A check before it and a mark after it both have a gap in which
 //!   a crash loses or repeats the work.
 //! - *Acknowledge after the commit.* Before it, a crash loses the message.
+//! - *Commit by [`commit`]*, which tells when there is nothing to commit: a transaction in which a statement has
+//!   failed is rolled back by its COMMIT, without an error.
 //! - *READ COMMITTED only.* A concurrent copy waits for the first, then has to see what it did; under other
 //!   isolation levels it would fail instead ([`Error::NotReadCommitted`]).
 //! - *Effects outside the database need two phases* ([`TwoPhase`]): no transaction spans an e-mail, so after
@@ -52,7 +54,7 @@ mod inbox;
 mod two_phase;
 
 pub use error::Error;
-pub use inbox::{Failed, Inbox, Message, Verdict, content_sha256};
+pub use inbox::{Failed, Inbox, Message, Verdict, commit, content_sha256};
 pub use two_phase::{Begun, Fence, TwoPhase};
 
 /// Makes the inbox in a database, or completes it: one script of several statements that an administrator

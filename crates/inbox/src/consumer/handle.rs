@@ -8,7 +8,8 @@ use super::event::Event;
 /// The work of a consumer.
 pub trait Handle: Send + Sync + 'static {
     /// Does the work of one message in the transaction, which is committed if this is `Ok` and rolled back if
-    /// not. Whatever it does outside the transaction can be done again. It neither commits nor rolls back.
+    /// not. Whatever it does outside the transaction can be done again. It neither commits nor rolls back; and if
+    /// a statement of it has failed (outside a savepoint), so has the work, whatever is returned.
     fn handle(
         &self,
         event: &Event,

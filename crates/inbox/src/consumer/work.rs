@@ -18,7 +18,7 @@ use super::parking::{Lot, Parking, Reason};
 use super::tally::count;
 use super::{PEER_LIMIT, Shared};
 use crate::error::Error;
-use crate::inbox::Verdict;
+use crate::inbox::{Verdict, commit};
 
 /// Where the work takes place.
 pub(super) struct Place<C, H> {
@@ -207,12 +207,12 @@ impl<C: Connect, H: Handle> Place<C, H> {
         let handled = AssertUnwindSafe(shared.handler.handle(event, &transaction)).catch_unwind().await;
         tally.handler_took(started.elapsed());
         let error = match handled {
-            Ok(Ok(())) => match transaction.commit().await {
+            Ok(Ok(())) => match commit(transaction).await {
                 Ok(()) => {
                     count(&tally.handled);
                     return Ending::Settled;
                 }
-                // A deferred constraint, say. Else it may be committed: the next claim tells.
+                // A deferred constraint, say, or a failure that the handler has kept to itself. Else it may be committed: the next claim tells.
                 Err(error) if error.as_db_error().is_some() => HandleError::from(error),
                 Err(error) => return Ending::Outage(words(&error)),
             },

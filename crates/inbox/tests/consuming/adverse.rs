@@ -1,5 +1,5 @@
-//! What would hold messages back for ever: a statement without end, an id that the database cannot hold, a hook
-//! that panics.
+//! What would lose messages or hold them back for ever: an error that a handler keeps to itself, a statement without
+//! end, an id that the database cannot hold, a hook that panics.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
@@ -39,6 +39,34 @@ async fn a_statement_without_end_is_an_attempt_and_does_not_go_on() -> Result<()
     let sleeping = "select count(*) from pg_stat_activity where datname = current_database()
         and query like '%pg_sleep(100000)' and state = 'active'";
     station.wait_number(sleeping, 0).await?;
+    assert_eq!(station.queue.left().await?, 0);
+    Ok(())
+}
+
+/// Sees its statement fail, and says that all is well.
+struct Discreet;
+
+impl Handle for Discreet {
+    async fn handle(&self, event: &Event, transaction: &Transaction<'_>) -> Result<(), HandleError> {
+        transaction.execute("insert into handled values (default, $1)", &[&event.message_id]).await?;
+        let _ = transaction.execute("insert into once values ('taken')", &[]).await;
+        Ok(())
+    }
+}
+
+#[tokio::test]
+async fn work_that_hides_an_error_of_its_transaction_has_failed() -> Result<()> {
+    let mut station = Station::new("loop hidden").await?;
+    station.settings.attempts = 2;
+    station.publish(vec![message("E-1", "good")]).await?;
+    let running = station.run(Discreet);
+    let parked = station.parked().await?;
+    assert_eq!(parked.text("inbox_parked_reason"), Some("exhausted"));
+    let error = parked.text("inbox_parked_error").unwrap_or_default();
+    assert!(error.contains("current transaction is aborted"), "{error}");
+    let counts = running.stop().await?;
+    assert_eq!((counts.handled, counts.retries, counts.parked), (0, 1, 1));
+    assert_eq!(station.number("select count(*) from handled").await?, 0);
     assert_eq!(station.queue.left().await?, 0);
     Ok(())
 }
