@@ -20,6 +20,7 @@ mod endpoint;
 mod envelope;
 mod exchange;
 mod flight;
+mod lanes;
 mod link;
 mod outage;
 mod parking;

@@ -1,9 +1,7 @@
 //! One connection's life: lanes, the windows on them, and what the broker says.
 //!
-//! Invariants: a lane is a channel that waits, a window out that is no stray, or a channel that is opened or to be,
-//! and there are always `lanes` of them; there are never more strays than lanes, nor more channels than the broker
-//! allows; too many channels that the broker was asked to close and has not end the connection; each window is
-//! answered at most twice ([`WindowEnd::Stalled`], then its end), and never after [`Session::run`] has returned.
+//! Invariants: there are never more strays than lanes; each window is answered at most twice ([`WindowEnd::Stalled`],
+//! then its end), and never after [`Session::run`] has returned. Which channels there are is [`Lanes`]' business.
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
@@ -12,9 +10,6 @@ use std::task::Poll;
 use std::time::Duration;
 
 use futures_util::StreamExt as _;
-use futures_util::future::{BoxFuture, try_join_all};
-use futures_util::stream::FuturesUnordered;
-use lapin::Channel;
 use postrider_relay::{BrokerLimits, Verdict, Window, WindowEnd};
 use tokio::select;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
@@ -23,21 +18,14 @@ use tokio::time::{MissedTickBehavior, interval, timeout};
 use crate::clock::Clock;
 use crate::ending::{Lost, channel_end, connection_end, may_end_one_channel};
 use crate::flight::Flight;
-use crate::link::{Link, open_lane, within};
+use crate::lanes::{Change, Lanes};
+use crate::link::Link;
 use crate::outage::{Outage, OutageKind};
 use crate::publisher::{Event, SessionNumber, State, Told};
 use crate::settings::Settings;
 
 /// A window that took no step for so long gives up its lane.
 const STALL: Duration = Duration::from_secs(1);
-/// A lane that is refused everything gets a fresh channel, at most one in so long. A quorum queue tells a channel
-/// that it is full, and that it has room again when it shrinks below its limit; where the limit was lifted
-/// instead, the channel goes on refusing (seen with RabbitMQ 3.10).
-const RENEW: Duration = Duration::from_millis(500);
-/// So many channels a lane may wait for the broker to close them. One that owes a confirm for a queue without a
-/// majority is closed only when the queue has its majority back (seen with RabbitMQ 3.10), and every probe of such
-/// a route leaves one behind: rather than run into `channel_max`, the connection is made anew, which ends them all.
-const CLOSING_PER_LANE: usize = 8;
 /// How often deadlines are looked at, and channels are opened for lanes that have none.
 const TICK: Duration = Duration::from_millis(100);
 /// How long lapin may take to say why a connection is gone.
@@ -60,24 +48,11 @@ pub(crate) struct Session<'a> {
     link: Link,
     limits: BrokerLimits,
     clock: Clock,
-    /// Lanes that are free.
-    free: Vec<Arc<Channel>>,
+    lanes: Lanes,
     /// Windows that wait for a lane.
     waiting: VecDeque<Window>,
     /// Windows that are out: one on each busy lane, and the strays.
     flights: Vec<Flight>,
-    strays_max: usize,
-    channel_max: usize,
-    /// Lanes without a channel, for which none is being opened yet.
-    bare: usize,
-    /// Channels that could not be opened, one after the other.
-    misses: usize,
-    opening: FuturesUnordered<BoxFuture<'static, lapin::Result<Channel>>>,
-    /// Since when lanes wait for a channel, or when one last got it, by the session's clock.
-    asked: Duration,
-    /// When a channel was last given up because it refused everything.
-    renewed: Duration,
-    closing: FuturesUnordered<BoxFuture<'static, ()>>,
     /// Whether a window came to its end.
     useful: bool,
 }
@@ -86,8 +61,7 @@ pub(crate) struct Session<'a> {
 enum Step {
     Broker(Option<lapin::Event>),
     Landed(usize, Result<(), lapin::Error>),
-    Opened(lapin::Result<Channel>),
-    Closed,
+    Changed(Change),
     Handed(Option<(SessionNumber, Window)>),
     Tick,
 }
@@ -100,37 +74,17 @@ impl<'a> Session<'a> {
         settings: &'a Settings,
         tell: &'a UnboundedSender<Told>,
     ) -> Result<Self, Outage> {
-        let negotiated = link.connection.configuration();
-        let (lanes, channel_max) = (settings.lanes, usize::from(negotiated.channel_max()));
-        if channel_max < lanes {
-            let reason = format!("open {lanes} lanes: the broker allows {channel_max} channels a connection");
-            return Err(Outage::new(OutageKind::Closed, reason));
-        }
-        let limits = BrokerLimits { frame_max: negotiated.frame_max() };
-        let opening = async {
-            let channels = (0..lanes).map(|_| open_lane(Arc::clone(&link.connection)));
-            try_join_all(channels).await.map_err(|error| Outage::lost(&link.peer, &error))
-        };
-        // A stray's channel needs as much time to close as it needs.
-        let strays_max = lanes.min((channel_max - lanes) / 2);
-        let free = within(settings.confirm_timeout, "open the lanes", opening).await?;
+        let lanes = Lanes::open(Arc::clone(&link.connection), &link.peer, settings).await?;
+        let limits = BrokerLimits { frame_max: link.connection.configuration().frame_max() };
         Ok(Self {
             settings,
             number,
             tell,
             limits,
             clock: Clock::start(),
-            free: free.into_iter().map(Arc::new).collect(),
+            lanes,
             waiting: VecDeque::new(),
             flights: Vec::new(),
-            strays_max,
-            channel_max,
-            bare: 0,
-            misses: 0,
-            opening: FuturesUnordered::new(),
-            asked: Duration::ZERO,
-            renewed: Duration::ZERO,
-            closing: FuturesUnordered::new(),
             useful: false,
             link,
         })
@@ -155,16 +109,16 @@ impl<'a> Session<'a> {
                 event = self.link.events.next() => Step::Broker(event),
                 // Answers free lanes, so before new windows.
                 (at, end) = poll_fn(|cx| poll_flights(&mut self.flights, cx, now)) => Step::Landed(at, end),
-                Some(opened) = self.opening.next() => Step::Opened(opened),
+                change = self.lanes.change() => Step::Changed(change),
                 handed = windows.recv() => Step::Handed(handed),
-                Some(()) = self.closing.next() => Step::Closed,
                 // Last: what can be read is read before a deadline is judged.
                 _ = ticks.tick() => Step::Tick,
             };
             let lost = match step {
                 Step::Broker(event) => self.hear(event),
                 Step::Landed(at, end) => self.land(at, end),
-                Step::Opened(opened) => self.opened(opened),
+                Step::Changed(Change::Opened(opened)) => self.lanes.opened(self.clock.now(), opened),
+                Step::Changed(Change::Closed) => None,
                 Step::Handed(Some((session, window))) => {
                     // A window made for an earlier connection is void: the relay knows.
                     if session == self.number {
@@ -176,7 +130,6 @@ impl<'a> Session<'a> {
                     self.take_leave().await;
                     return End::Closed;
                 }
-                Step::Closed => None,
                 Step::Tick => self.judge_deadlines(),
             };
             if let Some(lost) = lost {
@@ -188,16 +141,13 @@ impl<'a> Session<'a> {
     /// Puts waiting windows on free lanes, unless the broker is blocked.
     fn start_waiting(&mut self) {
         while !self.clock.stands_still() && !self.waiting.is_empty() {
-            let Some(channel) = self.free.pop() else { return };
-            if !channel.status().connected() {
-                self.lose_lane();
-                continue;
-            }
+            let now = self.clock.now();
+            let Some(channel) = self.lanes.take(now) else { return };
             let window = self.waiting.pop_front().expect("a window waits");
-            match Flight::new(window, Arc::clone(&channel), self.clock.now()) {
+            match Flight::new(window, Arc::clone(&channel), now) {
                 Ok(flight) => self.flights.push(flight),
                 Err(answer) => {
-                    self.free.push(channel);
+                    self.lanes.give_back(channel);
                     self.tell(Event::Answer(answer));
                 }
             }
@@ -237,13 +187,12 @@ impl<'a> Session<'a> {
                 let refused = answer.verdicts.iter().all(|verdict| *verdict == Verdict::Nacked);
                 self.tell(Event::Answer(answer));
                 if flight.stray {
-                    self.close(flight);
-                } else if refused && self.closing.is_empty() && now.saturating_sub(self.renewed) >= RENEW {
-                    self.renewed = now;
-                    self.lose_lane();
-                    self.close(flight);
+                    self.lanes.close(flight);
+                } else if refused && self.lanes.renews(now) {
+                    self.lanes.lose(now);
+                    self.lanes.close(flight);
                 } else {
-                    self.free.push(flight.channel);
+                    self.lanes.give_back(flight.channel);
                 }
                 None
             }
@@ -255,32 +204,12 @@ impl<'a> Session<'a> {
                 self.useful = true;
                 self.tell(Event::Answer(flight.answer(now, end)));
                 if !flight.stray {
-                    self.lose_lane();
+                    self.lanes.lose(now);
                 }
                 None
             }
             // Then it ended all of them, and lapin will say why.
             Err(error) if may_end_one_channel(&error) => Some(Lost::Unknown),
-            Err(error) => Some(Lost::Because(error)),
-        }
-    }
-
-    fn opened(&mut self, opened: lapin::Result<Channel>) -> Option<Lost> {
-        match opened {
-            Ok(channel) => {
-                (self.asked, self.misses) = (self.clock.now(), 0);
-                self.free.push(Arc::new(channel));
-                None
-            }
-            Err(_) if !self.connected() => Some(Lost::Unknown),
-            // lapin refuses whatever goes to a number whose channel the server has once closed, with the error of
-            // then (seen with 4.12); and a number is free only a moment after its close was confirmed. The next try
-            // has the next number.
-            Err(error) if may_have_the_next_number(&error) && self.misses < self.channel_max => {
-                self.misses += 1;
-                self.bare += 1;
-                None
-            }
             Err(error) => Some(Lost::Because(error)),
         }
     }
@@ -294,14 +223,10 @@ impl<'a> Session<'a> {
             return None;
         }
         let (now, patience) = (self.clock.now(), self.settings.confirm_timeout);
-        if self.closing.len() > CLOSING_PER_LANE * self.settings.lanes {
-            let reason = format!("close {} channels: the broker has not closed them yet", self.closing.len());
-            return Some(Lost::Silent(Outage::new(OutageKind::Silent, reason)));
+        if let Some(lost) = self.lanes.fill(now, self.flights.len()) {
+            return Some(lost);
         }
-        if self.lacks_channels() && now.saturating_sub(self.asked) > patience {
-            return Some(Lost::Silent(Outage::silent("open a channel", patience)));
-        }
-        self.open_channels();
+        let strays_max = self.lanes.strays_max();
         let mut strays = self.flights.iter().filter(|flight| flight.stray).count();
         let mut at = 0;
         while at < self.flights.len() {
@@ -317,14 +242,14 @@ impl<'a> Session<'a> {
                 let flight = self.flights.swap_remove(at);
                 self.overdue(flight);
                 continue;
-            } else if !flight.stray && silence >= STALL && strays < self.strays_max {
+            } else if !flight.stray && silence >= STALL && strays < strays_max {
                 let answer = flight.answer(now, WindowEnd::Stalled);
                 // Else it ended just now, and the next poll says so.
                 if answer.end == WindowEnd::Stalled {
                     flight.stray = true;
                     strays += 1;
                     self.tell(Event::Answer(answer));
-                    self.lose_lane();
+                    self.lanes.lose(now);
                 }
             }
             at += 1;
@@ -333,38 +258,12 @@ impl<'a> Session<'a> {
     }
 
     fn overdue(&mut self, mut flight: Flight) {
-        self.tell(Event::Answer(flight.answer(self.clock.now(), WindowEnd::Overdue)));
+        let now = self.clock.now();
+        self.tell(Event::Answer(flight.answer(now, WindowEnd::Overdue)));
         if !flight.stray {
-            self.lose_lane();
+            self.lanes.lose(now);
         }
-        self.close(flight);
-    }
-
-    /// A lane is without a channel.
-    fn lose_lane(&mut self) {
-        if !self.lacks_channels() {
-            self.asked = self.clock.now();
-        }
-        self.bare += 1;
-    }
-
-    fn lacks_channels(&self) -> bool {
-        self.bare > 0 || !self.opening.is_empty()
-    }
-
-    /// Opens channels for lanes that have none, as many as the broker allows beside those that are still closing.
-    fn open_channels(&mut self) {
-        let open = self.free.len() + self.flights.len() + self.opening.len() + self.closing.len();
-        let room = self.channel_max.saturating_sub(open);
-        for _ in 0..self.bare.min(room) {
-            self.bare -= 1;
-            self.opening.push(Box::pin(open_lane(Arc::clone(&self.link.connection))));
-        }
-    }
-
-    /// Closes a channel in the background. It takes as long as the connection lives at most.
-    fn close(&self, flight: Flight) {
-        self.closing.push(Box::pin(flight.close()));
+        self.lanes.close(flight);
     }
 
     fn connected(&self) -> bool {
@@ -429,8 +328,4 @@ fn poll_flights(
         }
     }
     Poll::Pending
-}
-
-fn may_have_the_next_number(error: &lapin::Error) -> bool {
-    error.is_amqp_soft_error() || matches!(error.kind(), lapin::ErrorKind::ChannelsLimitReached)
 }

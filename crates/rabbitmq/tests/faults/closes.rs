@@ -8,14 +8,20 @@ use testenv::{Link, Protocol, RabbitMq, RabbitMqOptions, Turn};
 use crate::rig::{Desk, answer, down, message, ready, settings, window};
 use crate::{EXCHANGE, batch, confirmed, order};
 
-#[tokio::test]
-async fn a_cut_link_and_a_forced_close_are_not_the_messages_fault() -> Result<()> {
-    let _turn = Turn::take().await?;
+/// A publisher that is ready, and reaches its broker through the link.
+async fn behind_a_link() -> Result<(RabbitMq, Desk, Link, Publisher)> {
     let server = RabbitMq::start(RabbitMqOptions::default()).await?;
     let desk = Desk::open(&server.guest_url()).await?;
     let link = Link::start(server.port(), Protocol::Amqp)?;
     let mut publisher = Publisher::start(settings(&link.through(&server.guest_url()), EXCHANGE)?);
     ready(&mut publisher).await?;
+    Ok((server, desk, link, publisher))
+}
+
+#[tokio::test]
+async fn a_cut_link_and_a_forced_close_are_not_the_messages_fault() -> Result<()> {
+    let _turn = Turn::take().await?;
+    let (server, desk, link, mut publisher) = behind_a_link().await?;
     desk.queue(EXCHANGE, "deaf", &[]).await?;
     order(&server, "deaf", "suspend").await?;
     publisher.publish(batch(1, "deaf"));
@@ -57,11 +63,7 @@ async fn a_message_that_closes_the_connection_is_told_with_its_code() -> Result<
 #[tokio::test]
 async fn a_channel_that_closes_while_its_window_is_written_closes_alone() -> Result<()> {
     let _turn = Turn::take().await?;
-    let server = RabbitMq::start(RabbitMqOptions::default()).await?;
-    let desk = Desk::open(&server.guest_url()).await?;
-    let link = Link::start(server.port(), Protocol::Amqp)?;
-    let mut publisher = Publisher::start(settings(&link.through(&server.guest_url()), EXCHANGE)?);
-    ready(&mut publisher).await?;
+    let (_server, desk, link, mut publisher) = behind_a_link().await?;
     desk.queue(EXCHANGE, "orders", &[]).await?;
     link.rate(Some(4_000_000));
     let large = |number: u32, exchange: &str| {
