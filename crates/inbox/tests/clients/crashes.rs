@@ -1,6 +1,7 @@
 //! A kill or a cut at the worst instants: nothing is lost, nothing counts twice.
 
 use anyhow::{Result, ensure};
+use testenv::{Sql, Worker};
 
 use crate::station::{LIMIT, Language, Station};
 
@@ -9,15 +10,8 @@ const HOLD: &str = "begin; select from report for update";
 
 pub(crate) async fn before_the_commit(language: Language) -> Result<()> {
     let station = Station::new(language, "crash before commit").await?;
-    let holder = station.connect().await?;
-    holder.batch_execute(HOLD).await?;
-    let worker = station.run().await?;
-    station.send("E-42", "one").await?;
     // It has claimed the message and stands in its work.
-    station.blocked(&worker).await?;
-    worker.kill().await?;
-    holder.batch_execute("commit").await?;
-    station.no_session().await?;
+    killed_while_it_waits(&station, HOLD).await?;
     assert_eq!(station.counter().await?, 6);
     assert_eq!(station.number("select count(*) from postrider.inbox").await?, 0);
 
@@ -39,14 +33,7 @@ pub(crate) async fn before_the_acknowledgement(language: Language) -> Result<()>
                  for each row execute function wait()",
         )
         .await?;
-    let holder = station.connect().await?;
-    holder.batch_execute("begin; select pg_advisory_xact_lock(42)").await?;
-    let worker = station.run().await?;
-    station.send("E-42", "one").await?;
-    station.blocked(&worker).await?;
-    worker.kill().await?;
-    holder.batch_execute("commit").await?;
-    station.no_session().await?;
+    killed_while_it_waits(&station, "begin; select pg_advisory_xact_lock(42)").await?;
     assert_eq!(station.counter().await?, 7, "the commit came through");
 
     let worker = station.run().await?;
@@ -57,11 +44,7 @@ pub(crate) async fn before_the_acknowledgement(language: Language) -> Result<()>
 
 pub(crate) async fn of_the_session(language: Language) -> Result<()> {
     let station = Station::new(language, "lost session").await?;
-    let holder = station.connect().await?;
-    holder.batch_execute(HOLD).await?;
-    let worker = station.run().await?;
-    station.send("E-42", "one").await?;
-    let pid = station.blocked(&worker).await?;
+    let (holder, worker, pid) = waits(&station, HOLD).await?;
     let cut: bool = station.sql.query_one("select pg_terminate_backend($1)", &[&pid]).await?.get(0);
     ensure!(cut, "cut the worker's session");
     worker.wait_log("the session is lost", LIMIT).await?;
@@ -69,4 +52,22 @@ pub(crate) async fn of_the_session(language: Language) -> Result<()> {
     station.wait_counter(7, &worker).await?;
     assert_eq!(station.number("select attempts::bigint from postrider.inbox").await?, 1);
     station.all_acknowledged(&worker).await
+}
+
+/// A program with E-42 at work is killed where it waits for what the transaction `holding` has locked, which ends then.
+async fn killed_while_it_waits(station: &Station, holding: &str) -> Result<()> {
+    let (holder, worker, _) = waits(station, holding).await?;
+    worker.kill().await?;
+    holder.batch_execute("commit").await?;
+    station.no_session().await
+}
+
+/// Who has locked something, the program that waits for it with E-42 at work, and the server's process for that.
+async fn waits(station: &Station, holding: &str) -> Result<(Sql, Worker, i32)> {
+    let holder = station.connect().await?;
+    holder.batch_execute(holding).await?;
+    let worker = station.run().await?;
+    station.send("E-42", "one").await?;
+    let pid = station.blocked(&worker).await?;
+    Ok((holder, worker, pid))
 }

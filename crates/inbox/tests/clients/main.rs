@@ -1,7 +1,8 @@
-//! The inbox from other languages: the programs in `clients`, run as they are, and the README's Java.
+//! The inbox from other languages: the programs in `clients`, run as they are or with other work, and the README's Java.
 
 mod crashes;
 mod failures;
+mod hidden;
 mod java;
 mod once;
 mod station;
@@ -35,4 +36,5 @@ in_each_language! {
     crate::crashes::of_the_session as a_lost_session_is_no_failure_of_the_message,
     crate::failures::mended as a_failure_is_rolled_back_and_tried_again_after_a_pause,
     crate::failures::used_up as a_message_that_fails_every_time_is_parked,
+    crate::hidden::error as work_that_keeps_an_error_to_itself_has_failed,
 }

@@ -1,6 +1,6 @@
 //! A queue, its parking queue, a database with a report that counts to 6, and a program that counts on.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
@@ -64,11 +64,18 @@ impl Station {
         self.scope.connect().await
     }
 
+    /// Starts the program as it stands in `clients`.
     pub(crate) async fn run(&self) -> Result<Worker> {
+        self.start(&self.language.program()).await
+    }
+
+    /// Starts another program of the same language.
+    pub(crate) async fn start(&self, program: &Path) -> Result<Worker> {
         let language = self.language;
-        let found = tokio::task::spawn_blocking(move || language.command());
-        let mut command = found.await.context("look for the language")??;
+        let found = tokio::task::spawn_blocking(move || language.interpreter());
+        let mut command = Command::new(found.await.context("look for the language")??);
         command
+            .arg(program)
             .arg(self.queue.name())
             .env("DATABASE_URL", self.scope.postgres_url(&self.role, PASSWORD))
             .env("AMQP_URL", self.scope.amqp_url())
@@ -138,15 +145,21 @@ impl Station {
 }
 
 impl Language {
+    /// The program's folder, with the libraries that npm installs.
+    pub(crate) fn folder(self) -> PathBuf {
+        let folder = if matches!(self, Self::Python) { "python" } else { "node" };
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("clients").join(folder)
+    }
+
     /// The program as it stands in `clients`.
-    fn command(self) -> Result<Command> {
-        let clients = Path::new(env!("CARGO_MANIFEST_DIR")).join("clients");
-        let (interpreter, program) = match self {
-            Self::Python => (languages::python()?, clients.join("python/worker.py")),
-            Self::Node => (languages::node(&clients.join("node"))?, clients.join("node/worker.mjs")),
-        };
-        let mut command = Command::new(interpreter);
-        command.arg(program);
-        Ok(command)
+    pub(crate) fn program(self) -> PathBuf {
+        self.folder().join(if matches!(self, Self::Python) { "worker.py" } else { "worker.mjs" })
+    }
+
+    fn interpreter(self) -> Result<PathBuf> {
+        match self {
+            Self::Python => languages::python(),
+            Self::Node => languages::node(&self.folder()),
+        }
     }
 }
