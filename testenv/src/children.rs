@@ -22,6 +22,11 @@ pub(crate) fn is_gone(pid: Pid) -> bool {
     stat(pid.as_raw()).is_none_or(|(state, _)| state == 'Z')
 }
 
+/// Whether a process stands still after a SIGSTOP: it starts no other any more.
+pub(crate) fn is_stopped(pid: Pid) -> bool {
+    stat(pid.as_raw()).is_some_and(|(state, _)| state == 'T')
+}
+
 /// State and parent of a process: proc(5), fields 3 and 4 of `stat`.
 fn stat(pid: i32) -> Option<(char, i32)> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;

@@ -226,6 +226,12 @@ impl Postgres {
     /// still holds is not lost); [`Self::start_again`] goes through recovery.
     pub async fn sigkill(&mut self) -> Result<()> {
         let postmaster = self.running()?;
+        // One that is started while the others are looked for would live on, and no new server beside it.
+        kill(postmaster, Signal::SIGSTOP).context("stop the postmaster")?;
+        eventually("the postmaster to stand still", STOP_LIMIT, async || {
+            Ok(children::is_stopped(postmaster).then_some(()))
+        })
+        .await?;
         // The postmaster first: alive, it would clean up after the others.
         let servants = children::of(postmaster)?;
         kill(postmaster, Signal::SIGKILL).context("kill the postmaster")?;
