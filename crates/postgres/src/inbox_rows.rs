@@ -4,10 +4,11 @@ use std::time::Duration;
 
 use serde::Serialize;
 use tokio_postgres::Row;
+use tokio_postgres::types::{ToSql, Type};
 
-use crate::admin::Admin;
+use crate::admin::{Admin, LOOK_LIMIT};
 use crate::error::Error;
-use crate::failure::Doing;
+use crate::failure::{Doing, sqlstate};
 
 /// A message in an inbox; its fields are the keys of `--json`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -59,27 +60,12 @@ pub struct InboxFilter {
     pub completed: bool,
 }
 
-const LOOK: &str = r#"
-    select consumer, source, message_id,
-        case when status = 'processing' and lease_until <= clock_timestamp() then 'reconcile' else status end,
-        attempts, lease_owner,
-        to_char(received_at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"'),
-        to_char(completed_at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"'), outcome, last_error
-    from postrider.inbox
-    where ($1 = '' or consumer = $1) and ($2 = '' or message_id = $2) and ($3 = 'all' or status <> 'completed')
-    order by received_at limit $4::int"#;
-
-const SHOW: &str = r#"
-    select consumer, source, message_id,
-        case when status = 'processing' and lease_until <= clock_timestamp() then 'reconcile' else status end,
-        attempts, lease_owner,
-        to_char(received_at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"'),
-        to_char(completed_at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"'), outcome, last_error,
-        encode(content_sha256, 'hex'),
-        to_char(lease_until at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"'), fence
-    from postrider.inbox
-    where consumer = $1 and message_id = $2 and ($3 = 'any' or source = $4)
-    order by source limit 100"#;
+/// What [`InboxRow`] is read from, in its order.
+const COLUMNS: &str = r#"consumer, source, message_id,
+    case when status = 'processing' and lease_until <= clock_timestamp() then 'reconcile' else status end,
+    attempts, lease_owner,
+    to_char(received_at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"'),
+    to_char(completed_at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"'), outcome, last_error"#;
 
 const RETRY: &str = "
     update postrider.inbox set status = 'received', attempts = 0, lease_until = null
@@ -96,11 +82,17 @@ impl Admin {
 
     /// The first messages that the filter means, the oldest first.
     pub async fn inbox_rows(&self, filter: &InboxFilter, limit: u32) -> Result<Vec<InboxRow>, Error> {
-        let (consumer, id) = (filter.consumer.as_deref(), filter.message_id.as_deref());
+        let statement = format!(
+            "select {COLUMNS} from postrider.inbox
+             where ($1 is null or consumer = $1) and ($2 is null or message_id = $2)
+                 and ($3 = 'all' or status <> 'completed')
+             order by received_at limit $4::int"
+        );
         let completed = if filter.completed { "all" } else { "" };
         let limit = limit.to_string();
-        let parameters = [consumer.unwrap_or_default(), id.unwrap_or_default(), completed, &limit];
-        let rows = self.query("look into the inbox", Doing::Create, LOOK, &parameters).await?;
+        let parameters =
+            [filter.consumer.as_deref(), filter.message_id.as_deref(), Some(completed), Some(&limit)];
+        let rows = self.inbox("look into the inbox", &statement, &parameters).await?;
         Ok(rows.iter().map(row).collect())
     }
 
@@ -111,9 +103,15 @@ impl Admin {
         message_id: &str,
         source: Option<&str>,
     ) -> Result<Vec<InboxRecord>, Error> {
-        let which = if source.is_none() { "any" } else { "" };
-        let parameters = [consumer, message_id, which, source.unwrap_or_default()];
-        let rows = self.query("look into the inbox", Doing::Create, SHOW, &parameters).await?;
+        let statement = format!(
+            "select {COLUMNS}, encode(content_sha256, 'hex'),
+                 to_char(lease_until at time zone 'UTC', 'YYYY-MM-DD\"T\"HH24:MI:SS.US\"Z\"'), fence
+             from postrider.inbox
+             where consumer = $1 and message_id = $2 and ($3 is null or source = $3)
+             order by source limit 100"
+        );
+        let parameters = [Some(consumer), Some(message_id), source];
+        let rows = self.inbox("look into the inbox", &statement, &parameters).await?;
         let record = |found: &Row| InboxRecord {
             row: row(found),
             content_sha256: found.get(10),
@@ -137,10 +135,31 @@ impl Admin {
     /// Also if that reaches into a consumer's duplicate window.
     pub async fn inbox_prune(&self, older_than: Duration, consumer: Option<&str>) -> Result<u64, Error> {
         let age = format!("{} seconds", older_than.as_secs());
-        let prune = "select postrider.inbox_prune($1::interval, consumer => nullif($2, ''))::text";
-        let parameters = [age.as_str(), consumer.unwrap_or_default()];
-        let pruned = self.query("prune the inbox", Doing::Create, prune, &parameters).await?;
+        let prune = "select postrider.inbox_prune($1::interval, consumer => $2)::text";
+        let pruned = self.inbox("prune the inbox", prune, &[Some(&age), consumer]).await?;
         Ok(pruned.first().and_then(|row| row.get::<_, &str>(0).parse().ok()).unwrap_or(0))
+    }
+
+    /// Asks the inbox with text parameters; none is NULL, and an empty text is a text like any other.
+    async fn inbox(
+        &self,
+        what: &str,
+        statement: &str,
+        parameters: &[Option<&str>],
+    ) -> Result<Vec<Row>, Error> {
+        let typed: Vec<(&(dyn ToSql + Sync), Type)> =
+            parameters.iter().map(|text| (text as &(dyn ToSql + Sync), Type::TEXT)).collect();
+        self.within(what, Doing::Create, LOOK_LIMIT, self.0.client.query_typed(statement, &typed)).await
+    }
+}
+
+impl Error {
+    /// Whether the server cannot take a value that was asked about (SQLSTATE class 22): others it may.
+    pub fn is_about_a_value(&self) -> bool {
+        match self {
+            Error::Outage(text) => sqlstate(text).is_some_and(|(_, code)| code.starts_with("22")),
+            Error::Stop(_) | Error::Standby { .. } => false,
+        }
     }
 }
 

@@ -6,6 +6,7 @@ mod quarantine;
 
 use std::path::PathBuf;
 
+use clap::builder::NonEmptyStringValueParser;
 use clap::{Args, Parser, Subcommand};
 use postrider_relay::Lsn;
 
@@ -145,6 +146,11 @@ impl std::str::FromStr for Target {
     }
 }
 
+/// A name or an id. An empty one is nobody's: it stands there when a script's variable is not set.
+fn named() -> NonEmptyStringValueParser {
+    NonEmptyStringValueParser::new()
+}
+
 #[cfg(test)]
 mod tests {
     use clap::CommandFactory;
@@ -166,6 +172,7 @@ mod tests {
             "inbox list --consumer w --id E-42 --all-states --limit 5 --json",
             "inbox retry --consumer w --id E-42",
             "inbox show --consumer w --id E-42 --source shop --json",
+            "inbox retry --consumer w --id E-42 --source=",
             "inbox prune --older-than 30d --yes",
             "parked list --queue q --id a --id b --limit 5 --json",
             "parked show --queue q --payload",
@@ -203,6 +210,18 @@ mod tests {
             "parked retry --queue q --all --id a",
             "parked retry --queue q --all --to-queue r --by-exchange",
             "inbox show --id a",
+            "inbox list --consumer=",
+            "inbox list --id=",
+            "inbox show --consumer= --id a",
+            "inbox show --consumer w --id=",
+            "inbox retry --consumer= --id a",
+            "inbox retry --consumer w --id=",
+            "inbox prune --older-than 30d --consumer=",
+            "parked list --queue=",
+            "parked show --queue q --id=",
+            "parked retry --queue q --all --consumer=",
+            "parked retry --queue q --all --to-queue=",
+            "parked discard --queue q --id=",
             "slot advance",
             "slot advance --to 0",
             "init --wait 0",

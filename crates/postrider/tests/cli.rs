@@ -61,6 +61,11 @@ fn which_parked_messages_has_to_be_said() {
         check(&[], &format!("parked {verb} --queue q"), 2, &["--id", "--all"]);
     }
     check(&[], "parked list", 2, &["--queue"]);
+    // An empty name, such as that of an unset variable, is not every name.
+    check(&[], "parked list --queue=", 2, &["--queue <NAME>"]);
+    check(&[], "parked retry --queue q --all --consumer=", 2, &["--consumer <NAME>"]);
+    check(&[], "parked discard --queue q --id= --yes", 2, &["--id <MESSAGE_ID>"]);
+    check(&[], "inbox prune --older-than 30d --consumer= --yes", 2, &["--consumer <NAME>"]);
     check(&[], "parked list --queue q --limit 1001", 2, &["1..=1000"]);
     check(&[], "parked retry --queue q --all --by-exchange --to-queue r", 2, &["cannot be used with"]);
     check(&[], "parked list --queue q", 2, &["POSTRIDER_RABBITMQ_URL"]);

@@ -4,18 +4,18 @@ use std::time::Duration;
 
 use clap::Subcommand;
 
-use super::Output;
 use super::quarantine::age;
+use super::{Output, named};
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Inbox {
     /// List the messages that failed, are being handled, or wait for somebody to reconcile them
     List {
         /// Only this consumer's
-        #[arg(long, value_name = "NAME")]
+        #[arg(long, value_name = "NAME", value_parser = named())]
         consumer: Option<String>,
         /// Only of this id
-        #[arg(long, value_name = "MESSAGE_ID")]
+        #[arg(long, value_name = "MESSAGE_ID", value_parser = named())]
         id: Option<String>,
         /// Completed ones as well
         #[arg(long)]
@@ -29,10 +29,10 @@ pub(crate) enum Inbox {
     /// Show one message with all that stands in the inbox
     Show {
         /// The consumer
-        #[arg(long, value_name = "NAME")]
+        #[arg(long, value_name = "NAME", value_parser = named())]
         consumer: String,
         /// The message's id
-        #[arg(long, value_name = "MESSAGE_ID")]
+        #[arg(long, value_name = "MESSAGE_ID", value_parser = named())]
         id: String,
         /// Its source, where several have sent this id
         #[arg(long, value_name = "SOURCE")]
@@ -43,10 +43,10 @@ pub(crate) enum Inbox {
     /// Let a message that failed, or that nobody reconciled, be handled afresh when it is sent again
     Retry {
         /// The consumer
-        #[arg(long, value_name = "NAME")]
+        #[arg(long, value_name = "NAME", value_parser = named())]
         consumer: String,
         /// The message's id
-        #[arg(long, value_name = "MESSAGE_ID")]
+        #[arg(long, value_name = "MESSAGE_ID", value_parser = named())]
         id: String,
         /// Its source, where the consumer gives one
         #[arg(long, value_name = "SOURCE", default_value = "")]
@@ -58,7 +58,7 @@ pub(crate) enum Inbox {
         #[arg(long, value_name = "AGE", value_parser = age)]
         older_than: Duration,
         /// Only this consumer's
-        #[arg(long, value_name = "NAME")]
+        #[arg(long, value_name = "NAME", value_parser = named())]
         consumer: Option<String>,
         /// Do it
         #[arg(long)]

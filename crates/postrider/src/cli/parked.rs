@@ -2,7 +2,7 @@
 
 use clap::{Args, Subcommand};
 
-use super::Output;
+use super::{Output, named};
 use crate::config::ConfigError;
 
 #[derive(Debug, Subcommand)]
@@ -27,10 +27,10 @@ pub(crate) enum Parked {
     /// Send messages back with their own ids, to the queue from which they were parked
     Retry {
         /// Let this consumer's inbox forget their attempts
-        #[arg(long, value_name = "NAME")]
+        #[arg(long, value_name = "NAME", value_parser = named())]
         consumer: Option<String>,
         /// Send them to this queue instead
-        #[arg(long, value_name = "NAME", conflicts_with = "by_exchange")]
+        #[arg(long, value_name = "NAME", value_parser = named(), conflicts_with = "by_exchange")]
         to_queue: Option<String>,
         /// Send them to the exchange and with the routing key by which they came: every bound queue gets them
         #[arg(long)]
@@ -52,10 +52,10 @@ pub(crate) enum Parked {
 #[derive(Debug, Args)]
 pub(crate) struct Which {
     /// The parking queue
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", value_parser = named())]
     pub(crate) queue: String,
     /// By the message's id; repeatable
-    #[arg(long, value_name = "MESSAGE_ID")]
+    #[arg(long, value_name = "MESSAGE_ID", value_parser = named())]
     pub(crate) id: Vec<String>,
     /// Look at so many messages at most, the first of the queue
     #[arg(long, value_name = "MESSAGES", default_value_t = 100, value_parser = clap::value_parser!(u16).range(1..=1000))]
