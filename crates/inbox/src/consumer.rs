@@ -135,12 +135,14 @@ struct Shared<C, H> {
 pub struct Consumer<C, H>(Arc<Shared<C, H>>);
 
 impl<C: Connect, H: Handle> Consumer<C, H> {
-    /// A consumer under this name in the inbox.
+    /// A consumer under this name in the inbox. What it counts goes to the `metrics` recorder that is installed by
+    /// then, labelled `consumer` and `queue`.
     pub fn new(settings: Settings, inbox: Inbox, connect: C, handler: H) -> Self {
-        Self(Arc::new(Shared { settings, inbox, connect, handler, tally: Arc::default() }))
+        let tally = Arc::new(Tally::new(inbox.consumer(), &settings.queue));
+        Self(Arc::new(Shared { settings, inbox, connect, handler, tally }))
     }
 
-    /// What it counts.
+    /// What it counts, to be read by its own program.
     pub fn tally(&self) -> Arc<Tally> {
         Arc::clone(&self.0.tally)
     }

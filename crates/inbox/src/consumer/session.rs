@@ -5,7 +5,6 @@
 
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
 
 use futures_util::StreamExt as _;
 use futures_util::stream::BoxStream;
@@ -105,7 +104,7 @@ impl<C: Connect, H: Handle> Session<C, H> {
                 Some(Leaving { end, .. }) if self.tasks.is_empty() => return end,
                 Some(Leaving { until, .. }) => self.drain(until).await.err(),
             };
-            self.shared.tally.in_progress.store(self.tasks.len() as u64, Relaxed);
+            self.shared.tally.at_work(self.tasks.len());
             match (lost, &leaving) {
                 (None, _) => {}
                 // Who stops does not come back.
@@ -219,6 +218,13 @@ impl<C: Connect, H: Handle> Session<C, H> {
             }
         }
         Ok(())
+    }
+}
+
+impl<C, H> Drop for Session<C, H> {
+    fn drop(&mut self) {
+        // Its tasks end with it.
+        self.shared.tally.at_work(0);
     }
 }
 

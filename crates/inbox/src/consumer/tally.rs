@@ -1,21 +1,25 @@
-//! What a consumer counts, for whatever metrics its program has.
+//! What a consumer counts: for its program to read, and for the program's metrics by the `metrics` facade.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
+use metrics::{Counter, Gauge, Histogram, Label};
+
 /// Counters that only grow, but for `in_progress`.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Tally {
-    pub(super) handled: AtomicU64,
-    pub(super) duplicates: AtomicU64,
-    pub(super) mismatches: AtomicU64,
-    pub(super) early: AtomicU64,
-    pub(super) stale: AtomicU64,
-    pub(super) retries: AtomicU64,
-    pub(super) parked: AtomicU64,
-    pub(super) unique_violations: AtomicU64,
-    pub(super) in_progress: AtomicU64,
-    pub(super) handler_us: AtomicU64,
+    pub(super) handled: Meter,
+    pub(super) duplicates: Meter,
+    pub(super) mismatches: Meter,
+    pub(super) early: Meter,
+    pub(super) stale: Meter,
+    pub(super) retries: Meter,
+    pub(super) parked: Meter,
+    pub(super) unique_violations: Meter,
+    in_progress: AtomicU64,
+    in_progress_metric: Gauge,
+    handler_us: AtomicU64,
+    handler_seconds: Histogram,
 }
 
 /// What a [`Tally`] says at one moment.
@@ -44,17 +48,65 @@ pub struct Counts {
 }
 
 impl Tally {
+    /// All at zero, also in the recorder that is installed now.
+    #[expect(clippy::disallowed_macros, reason = "this is the one file that makes series")]
+    pub(super) fn new(consumer: &str, queue: &str) -> Self {
+        let labels = [("consumer", consumer), ("queue", queue)]
+            .map(|(name, value)| Label::new(name, value.to_owned()))
+            .to_vec();
+        let meter = |name: &'static str, help: &'static str| {
+            metrics::describe_counter!(name, help);
+            let metric = metrics::counter!(name, labels.clone());
+            metric.increment(0);
+            Meter { count: AtomicU64::new(0), metric }
+        };
+        let (in_progress, handler) = ("postrider_inbox_in_progress", "postrider_inbox_handler_seconds");
+        metrics::describe_gauge!(in_progress, "Messages being handled now.");
+        metrics::describe_histogram!(handler, "The time that the handler took, whatever came of it.");
+        let in_progress_metric = metrics::gauge!(in_progress, labels.clone());
+        in_progress_metric.set(0);
+        Self {
+            handled: meter("postrider_inbox_handled_total", "Messages whose work was committed."),
+            duplicates: meter(
+                "postrider_inbox_duplicates_total",
+                "Deliveries of messages that were completed before.",
+            ),
+            mismatches: meter(
+                "postrider_inbox_mismatches_total",
+                "Deliveries of a completed id with other content: a bug of the sender.",
+            ),
+            early: meter(
+                "postrider_inbox_early_total",
+                "Claims before a message that they follow; one message can be early many times.",
+            ),
+            stale: meter(
+                "postrider_inbox_stale_total",
+                "Deliveries whose number was not above the last one handled.",
+            ),
+            retries: meter("postrider_inbox_retries_total", "Failures that are followed by another attempt."),
+            parked: meter("postrider_inbox_parked_total", "Messages parked."),
+            unique_violations: meter(
+                "postrider_inbox_unique_violations_total",
+                "Failures of the handler by a unique constraint: often a duplicate under another id.",
+            ),
+            in_progress: AtomicU64::new(0),
+            in_progress_metric,
+            handler_us: AtomicU64::new(0),
+            handler_seconds: metrics::histogram!(handler, labels.clone()),
+        }
+    }
+
     /// The counts now.
     pub fn counts(&self) -> Counts {
         Counts {
-            handled: self.handled.load(Relaxed),
-            duplicates: self.duplicates.load(Relaxed),
-            mismatches: self.mismatches.load(Relaxed),
-            early: self.early.load(Relaxed),
-            stale: self.stale.load(Relaxed),
-            retries: self.retries.load(Relaxed),
-            parked: self.parked.load(Relaxed),
-            unique_violations: self.unique_violations.load(Relaxed),
+            handled: self.handled.get(),
+            duplicates: self.duplicates.get(),
+            mismatches: self.mismatches.get(),
+            early: self.early.get(),
+            stale: self.stale.get(),
+            retries: self.retries.get(),
+            parked: self.parked.get(),
+            unique_violations: self.unique_violations.get(),
             in_progress: self.in_progress.load(Relaxed),
             handler: Duration::from_micros(self.handler_us.load(Relaxed)),
         }
@@ -62,10 +114,31 @@ impl Tally {
 
     pub(super) fn handler_took(&self, time: Duration) {
         self.handler_us.fetch_add(u64::try_from(time.as_micros()).unwrap_or(u64::MAX), Relaxed);
+        self.handler_seconds.record(time);
+    }
+
+    pub(super) fn at_work(&self, messages: usize) {
+        self.in_progress.store(messages as u64, Relaxed);
+        #[expect(clippy::cast_precision_loss, reason = "so many messages are exact in f64")]
+        self.in_progress_metric.set(messages as f64);
     }
 }
 
-/// One more.
-pub(super) fn count(counter: &AtomicU64) {
-    counter.fetch_add(1, Relaxed);
+/// A counter that its own program can read.
+#[derive(Debug)]
+pub(super) struct Meter {
+    count: AtomicU64,
+    metric: Counter,
+}
+
+impl Meter {
+    /// One more.
+    pub(super) fn up(&self) {
+        self.count.fetch_add(1, Relaxed);
+        self.metric.increment(1);
+    }
+
+    fn get(&self) -> u64 {
+        self.count.load(Relaxed)
+    }
 }

@@ -15,7 +15,6 @@ use super::event::Event;
 use super::handle::{Gap, GapAnswer, Handle, HandleError};
 use super::lanes::Item;
 use super::parking::{Lot, Parking, Reason};
-use super::tally::count;
 use super::{PEER_LIMIT, Shared};
 use crate::error::Error;
 use crate::inbox::{Verdict, commit};
@@ -107,7 +106,7 @@ impl<C: Connect, H: Handle> Place<C, H> {
         }
         let Some(parking) = &item.parking else { return Ok(Outcome::Again) };
         self.lot.park(&self.connection, settings, &item.event, parking).await?;
-        count(&self.shared.tally.parked);
+        self.shared.tally.parked.up();
         let (id, reason) = (&item.event.message_id, parking.reason);
         tracing::warn!(message_id = id, ?reason, "parked: {}", parking.error);
         Ok(Outcome::Settled)
@@ -161,7 +160,7 @@ impl<C: Connect, H: Handle> Place<C, H> {
             let reason = reason.unwrap_or(Reason::Exhausted);
             item.parking = Some(Parking { reason, error, attempts, first_failed_at });
         } else {
-            count(&shared.tally.retries);
+            shared.tally.retries.up();
             tracing::info!(message_id = event.message_id, failures, "failed, and is tried again: {error}");
             item.not_before = Instant::now() + shared.settings.retry.delay(failures);
         }
@@ -181,19 +180,19 @@ impl<C: Connect, H: Handle> Place<C, H> {
         match shared.inbox.claim(&transaction, message).await {
             Ok(Verdict::Process) => {}
             Ok(Verdict::Duplicate) => {
-                count(&tally.duplicates);
+                tally.duplicates.up();
                 return Ending::Settled;
             }
             Ok(Verdict::Stale) => {
-                count(&tally.stale);
+                tally.stale.up();
                 return Ending::Settled;
             }
             Ok(Verdict::Early) => {
-                count(&tally.early);
+                tally.early.up();
                 return Ending::Early;
             }
             Ok(Verdict::Mismatch) => {
-                count(&tally.mismatches);
+                tally.mismatches.up();
                 let error = "its id was completed with other content".to_owned();
                 return Ending::Hopeless(Reason::Mismatch, error);
             }
@@ -209,7 +208,7 @@ impl<C: Connect, H: Handle> Place<C, H> {
         let error = match handled {
             Ok(Ok(())) => match commit(transaction).await {
                 Ok(()) => {
-                    count(&tally.handled);
+                    tally.handled.up();
                     return Ending::Settled;
                 }
                 // A deferred constraint, say, or a failure that the handler has kept to itself. Else it may be committed: the next claim tells.
@@ -228,7 +227,7 @@ impl<C: Connect, H: Handle> Place<C, H> {
             HandleError::Transient(error) => {
                 let code = error.downcast_ref().and_then(tokio_postgres::Error::code);
                 if code == Some(&SqlState::UNIQUE_VIOLATION) {
-                    count(&tally.unique_violations);
+                    tally.unique_violations.up();
                 }
                 Ending::Failed(words(&*error))
             }

@@ -5,6 +5,7 @@ use std::path::Path;
 use anyhow::{Context as _, Result, ensure};
 use postrider_inbox::INBOX_SQL;
 use testenv::Scope;
+use tokio_postgres::error::SqlState;
 use tokio_postgres::types::Type;
 
 #[tokio::test]
@@ -16,8 +17,10 @@ async fn the_statements_of_the_readme_do_what_it_says() -> Result<()> {
         insert into report values ('daily', 6)";
     sql.batch_execute(report).await?;
     let statements = statements()?;
-    let [work, claim, failure] = statements.as_slice() else {
-        anyhow::bail!("find the work, the claim and the failure in the README's Java: {statements:?}");
+    let [work, claim, look, failure] = statements.as_slice() else {
+        anyhow::bail!(
+            "find the work, the claim, the look and the failure in the README's Java: {statements:?}"
+        );
     };
     // As JDBC sends it: setString is varchar, setBytes is bytea.
     let claim = sql.prepare_typed(claim, &[Type::VARCHAR, Type::VARCHAR, Type::BYTEA]).await?;
@@ -31,10 +34,16 @@ async fn the_statements_of_the_readme_do_what_it_says() -> Result<()> {
         if verdict == "process" {
             transaction.execute(work.as_str(), &[]).await?;
         }
+        transaction.execute(look.as_str(), &[]).await?;
         transaction.commit().await?;
         let row = sql.query_one("select counter from report", &[]).await?;
         assert_eq!(row.get::<_, i64>(0), counter, "{verdict}");
     }
+    let transaction = sql.transaction().await?;
+    transaction.execute("select 1 / 0", &[]).await.expect_err("divide by zero");
+    let seen = transaction.execute(look.as_str(), &[]).await.expect_err("look at a failed transaction");
+    assert_eq!(seen.code(), Some(&SqlState::IN_FAILED_SQL_TRANSACTION));
+    transaction.rollback().await?;
     let failure = sql.prepare_typed(failure, &[Type::VARCHAR, Type::VARCHAR, Type::VARCHAR]).await?;
     for (id, attempts) in [("E-42", None), ("E-43", Some(1)), ("E-43", Some(2))] {
         let row = sql.query_one(&failure, &[&consumer, &id, &error]).await?;

@@ -5,4 +5,5 @@ mod crashes;
 mod failures;
 mod gaps;
 mod messages;
+mod metrics;
 mod station;
