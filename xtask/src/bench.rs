@@ -52,7 +52,7 @@ pub(crate) fn build(root: &Path) -> Result<()> {
     if !cfg!(debug_assertions) {
         return Ok(());
     }
-    let mut cargo = Command::new(crate::cargo());
+    let mut cargo = crate::cargo();
     cargo.args(["build", "--release", "--package", "postrider", "--package", "xtask"]).current_dir(root);
     ensure!(cargo.status().context("start cargo")?.success(), "build the release profile");
     let own = std::env::current_exe().context("find this program")?;

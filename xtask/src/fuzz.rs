@@ -4,7 +4,6 @@
 //! wherever the tests run.
 
 use std::path::Path;
-use std::process::Command;
 
 use anyhow::{Context as _, Result, ensure};
 
@@ -26,7 +25,7 @@ pub(crate) struct Arguments {
 
 /// Runs the core's test under these settings.
 pub(crate) fn run(root: &Path, arguments: &Arguments) -> Result<()> {
-    let mut command = Command::new(cargo());
+    let mut command = cargo();
     command
         .args(["test", "--quiet", "--package", "postrider-relay", "--test", "fuzz", "--", "--nocapture"])
         .current_dir(root);

@@ -13,7 +13,7 @@ mod tidy;
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
+use std::process::{Command, ExitCode};
 
 use anyhow::{Context as _, Result};
 use clap::Parser;
@@ -102,7 +102,17 @@ fn root() -> Result<PathBuf> {
     root.canonicalize().context("find the checkout")
 }
 
-/// Cargo as it was called, so that a chosen toolchain stays chosen.
-fn cargo() -> OsString {
-    std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into())
+/// Cargo as it was called, so that a chosen toolchain stays chosen, without what it has told this program of itself:
+/// build scripts look at that, and what they have built would be built again.
+fn cargo() -> Command {
+    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    for (name, _) in std::env::vars_os() {
+        if name
+            .to_str()
+            .is_some_and(|name| name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_"))
+        {
+            cargo.env_remove(name);
+        }
+    }
+    cargo
 }

@@ -39,7 +39,7 @@ pub(crate) async fn run(root: &Path, arguments: Arguments) -> Result<()> {
     let tests = if arguments.only.is_empty() {
         tidy::check(root)?;
         check(root)?;
-        vec!["--workspace".into()]
+        vec!["--workspace".into(), "--all-features".into()]
     } else {
         arguments.only
     };
@@ -61,12 +61,12 @@ pub(crate) async fn run(root: &Path, arguments: Arguments) -> Result<()> {
 fn check(root: &Path) -> Result<()> {
     for (arguments, rustdoc) in [
         (&["fmt", "--all", "--check"][..], ""),
-        (&["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"], ""),
-        (&["doc", "--workspace", "--no-deps", "--document-private-items"], "-D warnings"),
+        (&["clippy", "--workspace", "--all-targets", "--all-features", "--", "-D", "warnings"], ""),
+        (&["doc", "--workspace", "--all-features", "--no-deps", "--document-private-items"], "-D warnings"),
     ] {
         let line = format!("cargo {}", arguments.join(" "));
         eprintln!("+ {line}");
-        let mut command = Command::new(cargo());
+        let mut command = cargo();
         command.args(arguments).current_dir(root).env("RUSTDOCFLAGS", rustdoc);
         ensure!(command.status().context("start cargo")?.success(), "pass {line}");
     }
@@ -155,7 +155,7 @@ impl Counts {
 }
 
 fn cargo_test(root: &Path, arguments: &[OsString]) -> Command {
-    let mut command = Command::new(cargo());
+    let mut command = cargo();
     command.arg("test").args(arguments).current_dir(root);
     command
 }

@@ -1,7 +1,6 @@
 //! What the demo needs before events can flow: servers, the binary, the database objects, three roles, a queue.
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use anyhow::{Context as _, Result, ensure};
 use testenv::compose::Compose;
@@ -101,7 +100,7 @@ fn url(addresses: &Addresses, user: &str, password: &str) -> String {
 pub(crate) fn build(root: &Path) -> Result<PathBuf> {
     let own = std::env::current_exe().context("find this program")?;
     let folder = own.parent().context("find this program's folder")?;
-    let mut cargo = Command::new(crate::cargo());
+    let mut cargo = crate::cargo();
     cargo.args(["build", "--quiet", "--package", "postrider"]).current_dir(root);
     if folder.ends_with("release") {
         cargo.arg("--release");
