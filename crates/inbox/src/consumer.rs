@@ -105,9 +105,9 @@ struct Shared<C, H> {
 
 /// A consumer; [`run`](Self::run) is its life.
 ///
-/// ```no_run
-/// use postrider_inbox::consumer::{Consumer, Event, Handle, HandleError, Settings, Urls};
+/// ```
 /// use postrider_inbox::Inbox;
+/// use postrider_inbox::consumer::{Consumer, Event, Handle, HandleError, Settings, Urls};
 /// use tokio_postgres::Transaction;
 ///
 /// struct Report;
@@ -122,14 +122,34 @@ struct Shared<C, H> {
 ///     }
 /// }
 ///
-/// # async fn example() {
-/// let urls = Urls {
-///     broker: "amqp://guest:guest@localhost/%2f".to_owned(),
-///     database: "postgres://report@localhost/report".to_owned(),
-/// };
-/// let consumer = Consumer::new(Settings::new("reports"), Inbox::new("report-worker"), urls, Report);
-/// let stop = async { drop(tokio::signal::ctrl_c().await) };
-/// consumer.run(stop).await;
+/// /// Until `stop` ends: `tokio::signal::ctrl_c()`, say.
+/// async fn consume(urls: Urls, stop: impl Future<Output = ()>) {
+///     let consumer = Consumer::new(Settings::new("reports"), Inbox::new("report-worker"), urls, Report);
+///     consumer.run(stop).await;
+/// }
+/// # #[tokio::main]
+/// # async fn main() -> anyhow::Result<()> {
+/// #     use testenv::consumer::{Parcel, Properties, Queue, QueueKind, publish};
+/// #     let mut scope = testenv::Scope::shared("doc loop").await?;
+/// #     scope.take_vhost().await?;
+/// #     let sql = scope.connect().await?;
+/// #     sql.batch_execute(postrider_inbox::INBOX_SQL).await?;
+/// #     sql.batch_execute("create table report as select 'daily' as id, 6::bigint as counter").await?;
+/// #     let urls = Urls { broker: scope.amqp_url(), database: scope.admin_url() };
+/// #     let queue = Queue::declare(&urls.broker, "reports", QueueKind::Quorum, &[]).await?;
+/// #     let [id, kind] = ["E-42", "placed"].map(|text| Some(text.to_owned()));
+/// #     let properties = Properties { message_id: id, message_type: kind, ..Properties::default() };
+/// #     let parcel = Parcel { properties, ..Parcel::default() };
+/// #     publish(&urls.broker, "", "reports", vec![parcel.clone(), parcel]).await?;
+/// #     let limit = std::time::Duration::from_secs(60);
+/// #     let handled = testenv::eventually("the queue to be empty", limit, async || {
+/// #         let counter: i64 = sql.query_one("select counter from report", &[]).await?.get(0);
+/// #         Ok((counter > 6 && queue.depth().await? == 0).then_some(()))
+/// #     });
+/// #     consume(urls, async { handled.await.expect("handle it") }).await;
+/// #     assert_eq!(queue.left().await?, 0);
+/// #     assert_eq!(sql.query_one("select counter from report", &[]).await?.get::<_, i64>(0), 7);
+/// #     Ok(())
 /// # }
 /// ```
 pub struct Consumer<C, H>(Arc<Shared<C, H>>);

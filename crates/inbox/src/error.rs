@@ -1,7 +1,5 @@
 //! What can go wrong, by what the caller does about it.
 
-use tokio_postgres::error::SqlState;
-
 /// Why the inbox gave no verdict; fits "failed to …".
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -32,34 +30,53 @@ pub enum Error {
     /// Anything else of Postgres: lost connections, timeouts.
     #[error("ask the inbox: {0}")]
     Postgres(#[source] tokio_postgres::Error),
+    /// The same, where sqlx was asked.
+    #[cfg(feature = "sqlx")]
+    #[error("ask the inbox: {0}")]
+    Sqlx(#[source] sqlx::Error),
+}
+
+impl Error {
+    /// What the server's answer is by its SQLSTATE, where that is of interest here.
+    fn by_code<'a>(
+        code: &str,
+        message: &str,
+        more: impl IntoIterator<Item = Option<&'a str>>,
+    ) -> Option<Self> {
+        let known = match code {
+            "PR001" => Self::NotReadCommitted,
+            "PR002" => Self::StaleFence,
+            "PR003" => Self::InsideWindow,
+            // Character not in repertoire; untranslatable character.
+            "PR004" | "22021" | "22P05" => Self::Argument,
+            "PR005" => Self::TwoPhase,
+            // Undefined function; invalid schema name; insufficient privilege.
+            "42883" | "3F000" | "42501" => Self::NotInstalled,
+            _ => return None,
+        };
+        let text = more.into_iter().flatten().fold(message.to_owned(), |text, more| text + "; " + more);
+        Some(known(text))
+    }
 }
 
 impl From<tokio_postgres::Error> for Error {
     fn from(error: tokio_postgres::Error) -> Self {
-        let Some(answer) = error.as_db_error() else { return Self::Postgres(error) };
-        let mut text = answer.message().to_owned();
-        for more in [answer.detail(), answer.hint()].into_iter().flatten() {
-            text.push_str("; ");
-            text.push_str(more);
-        }
-        match answer.code().code() {
-            "PR001" => Self::NotReadCommitted(text),
-            "PR002" => Self::StaleFence(text),
-            "PR003" => Self::InsideWindow(text),
-            // Character not in repertoire; untranslatable character.
-            "PR004" | "22021" | "22P05" => Self::Argument(text),
-            "PR005" => Self::TwoPhase(text),
-            code if [
-                SqlState::UNDEFINED_FUNCTION,
-                SqlState::INVALID_SCHEMA_NAME,
-                SqlState::INSUFFICIENT_PRIVILEGE,
-            ]
-            .iter()
-            .any(|known| known.code() == code) =>
-            {
-                Self::NotInstalled(text)
-            }
-            _ => Self::Postgres(error),
-        }
+        let known = error.as_db_error().and_then(|answer| {
+            Self::by_code(answer.code().code(), answer.message(), [answer.detail(), answer.hint()])
+        });
+        known.unwrap_or(Self::Postgres(error))
+    }
+}
+
+#[cfg(feature = "sqlx")]
+impl From<sqlx::Error> for Error {
+    fn from(error: sqlx::Error) -> Self {
+        let answer = error
+            .as_database_error()
+            .and_then(|answer| answer.try_downcast_ref::<sqlx::postgres::PgDatabaseError>());
+        let known = answer.and_then(|answer| {
+            Self::by_code(answer.code(), answer.message(), [answer.detail(), answer.hint()])
+        });
+        known.unwrap_or(Self::Sqlx(error))
     }
 }

@@ -10,6 +10,9 @@ use tokio_postgres::{Client, Transaction};
 
 use crate::error::Error;
 
+/// The claim: consumer, id, source, aggregate, number, whether it starts at one, hash.
+pub(crate) const CLAIM: &str = "select postrider.inbox_claim($1, $2, $3, null, $4, $5, $6, $7)";
+
 /// What to do with a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Verdict {
@@ -32,6 +35,20 @@ pub struct Message<'a> {
     source: &'a str,
     content_sha256: Option<[u8; 32]>,
     sequence: Option<(&'a str, i64)>,
+}
+
+impl Verdict {
+    /// By the word of `inbox_claim`.
+    pub(crate) fn parse(word: &str) -> Result<Self, Error> {
+        match word {
+            "process" => Ok(Self::Process),
+            "duplicate" => Ok(Self::Duplicate),
+            "mismatch" => Ok(Self::Mismatch),
+            "stale" => Ok(Self::Stale),
+            "early" => Ok(Self::Early),
+            other => Err(Error::Unknown(other.to_owned())),
+        }
+    }
 }
 
 impl<'a> Message<'a> {
@@ -67,6 +84,10 @@ impl<'a> Message<'a> {
         (self.id, self.source)
     }
 
+    pub(crate) fn aggregate_and_seq(&self) -> (Option<&'a str>, Option<i64>) {
+        self.sequence.unzip()
+    }
+
     pub(crate) fn hash(&self) -> Option<&[u8]> {
         self.content_sha256.as_ref().map(<[u8; 32]>::as_slice)
     }
@@ -88,6 +109,11 @@ pub fn content_sha256(content: &[u8]) -> [u8; 32] {
 pub async fn commit(transaction: Transaction<'_>) -> Result<(), tokio_postgres::Error> {
     transaction.batch_execute("select").await?;
     transaction.commit().await
+}
+
+/// Postgres takes no NUL in a text.
+pub(crate) fn without_nul(text: &str) -> String {
+    text.replace('\0', " ")
 }
 
 /// How often the work of a message has failed.
@@ -125,13 +151,18 @@ impl Inbox {
         &self.consumer
     }
 
+    #[cfg(feature = "sqlx")]
+    pub(crate) fn starts_at_one(&self) -> bool {
+        self.start_at_one
+    }
+
     /// Claims a message: the first statement of the transaction, one round trip. A concurrent copy waits here
     /// until the first one's transaction ends.
     pub async fn claim(&self, transaction: &Transaction<'_>, message: Message<'_>) -> Result<Verdict, Error> {
-        let (aggregate, seq) = message.sequence.unzip();
+        let (aggregate, seq) = message.aggregate_and_seq();
         let verdict = transaction
             .query_typed_one(
-                "select postrider.inbox_claim($1, $2, $3, null, $4, $5, $6, $7)",
+                CLAIM,
                 &[
                     (&self.consumer, Type::TEXT),
                     (&message.id, Type::TEXT),
@@ -143,14 +174,7 @@ impl Inbox {
                 ],
             )
             .await?;
-        match verdict.try_get(0)? {
-            "process" => Ok(Verdict::Process),
-            "duplicate" => Ok(Verdict::Duplicate),
-            "mismatch" => Ok(Verdict::Mismatch),
-            "stale" => Ok(Verdict::Stale),
-            "early" => Ok(Verdict::Early),
-            other => Err(Error::Unknown(other.to_owned())),
-        }
+        Verdict::parse(verdict.try_get(0)?)
     }
 
     /// Remembers that the work failed, after its transaction was rolled back. None if the message is completed
@@ -161,8 +185,7 @@ impl Inbox {
         message: Message<'_>,
         error: &str,
     ) -> Result<Option<Failed>, Error> {
-        // Postgres takes no NUL in a text.
-        let error = error.replace('\0', " ");
+        let error = without_nul(error);
         let failed = client
             .query_typed_one(
                 "select attempts, first_failed_at from postrider.inbox_record_failure($1, $2, $3, $4)",

@@ -5,13 +5,12 @@
 //! consumer claims the message in the transaction of its work, and the claim's verdict says whether there is
 //! anything to do. Work and claim commit together or not at all; that is all there is to it.
 //!
-//! ```no_run
+//! ```
 //! use postrider_inbox::{Inbox, Message, Verdict};
 //!
 //! # async fn acknowledge() {}
 //! # async fn park() {}
-//! # type Outcome = Result<(), Box<dyn std::error::Error>>;
-//! # async fn consume(client: &mut tokio_postgres::Client, body: &[u8]) -> Outcome {
+//! # async fn consume(client: &mut tokio_postgres::Client, body: &[u8]) -> anyhow::Result<()> {
 //! let inbox = Inbox::new("report-worker");
 //! let transaction = client.transaction().await?;
 //! match inbox.claim(&transaction, Message::new("E-42").content(body)).await? {
@@ -24,6 +23,19 @@
 //!     Verdict::Mismatch | Verdict::Early => park().await,
 //! }
 //! # Ok(())
+//! # }
+//! # #[tokio::main]
+//! # async fn main() -> anyhow::Result<()> {
+//! #     let scope = testenv::Scope::shared("doc claim").await?;
+//! #     let mut client = scope.connect().await?;
+//! #     client.batch_execute(postrider_inbox::INBOX_SQL).await?;
+//! #     client.batch_execute("create table report as select 'daily' as id, 6::bigint as counter").await?;
+//! #     for _ in 0..2 {
+//! #         consume(&mut client, b"body").await?;
+//! #         let counter: i64 = client.query_one("select counter from report", &[]).await?.get(0);
+//! #         assert_eq!(counter, 7);
+//! #     }
+//! #     Ok(())
 //! # }
 //! ```
 //!
@@ -44,6 +56,8 @@
 //! With the feature `consumer` (on unless turned off) the [`consumer`] module runs the whole loop on lapin: claim,
 //! handle, commit, acknowledge; retry, park, wait for what is missing.
 //!
+//! With the feature `sqlx` (off unless turned on) the claim can be a part of a transaction of sqlx.
+//!
 //! The objects in the database are made by [`INBOX_SQL`]; the consumer's login is a member of
 //! `postrider_consumer`, which can call the functions and do nothing else.
 
@@ -51,6 +65,8 @@
 pub mod consumer;
 mod error;
 mod inbox;
+#[cfg(feature = "sqlx")]
+pub mod sqlx;
 mod two_phase;
 
 pub use error::Error;

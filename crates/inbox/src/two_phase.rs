@@ -8,7 +8,7 @@ use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{Client, Row};
 
 use crate::error::Error;
-use crate::inbox::{Inbox, Message};
+use crate::inbox::{Inbox, Message, without_nul};
 
 /// What to do with a message whose effect lies outside the database.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -43,11 +43,18 @@ impl Fence {
 
 /// The inbox of one consumer, for effects outside the database. Each call is a transaction of its own.
 ///
-/// ```no_run
+/// ```
 /// # use postrider_inbox::{Begun, Inbox, Message, TwoPhase};
-/// # async fn send_mail(key: &str) -> Result<String, std::io::Error> { Ok(key.to_owned()) }
-/// # async fn was_sent(key: &str) -> Result<Option<String>, std::io::Error> { Ok(Some(key.to_owned())) }
-/// # async fn consume(client: &tokio_postgres::Client) -> Result<(), Box<dyn std::error::Error>> {
+/// # use std::cell::Cell;
+/// # thread_local!(static SENT: Cell<u32> = Cell::new(0));
+/// # async fn send_mail(key: &str) -> anyhow::Result<String> {
+/// #     SENT.with(|sent| sent.set(sent.get() + 1));
+/// #     Ok(key.to_owned())
+/// # }
+/// # async fn was_sent(key: &str) -> anyhow::Result<Option<String>> {
+/// #     Ok(SENT.with(|sent| sent.get() > 0).then(|| key.to_owned()))
+/// # }
+/// # async fn consume(client: &tokio_postgres::Client) -> anyhow::Result<()> {
 /// let inbox = TwoPhase::new(Inbox::new("mailer"), std::time::Duration::from_secs(60));
 /// match inbox.begin(client, Message::new("E-42")).await? {
 ///     Begun::Process(fence) => {
@@ -63,6 +70,17 @@ impl Fence {
 ///     Begun::Mismatch => { /* park */ }
 /// }
 /// # Ok(())
+/// # }
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> anyhow::Result<()> {
+/// #     let scope = testenv::Scope::shared("doc two phases").await?;
+/// #     let client = scope.connect().await?;
+/// #     client.batch_execute(postrider_inbox::INBOX_SQL).await?;
+/// #     for _ in 0..2 {
+/// #         consume(&client).await?;
+/// #         assert_eq!(SENT.with(Cell::get), 1);
+/// #     }
+/// #     Ok(())
 /// # }
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -133,8 +151,7 @@ impl TwoPhase {
     /// # Errors
     /// [`Error::StaleFence`] if another worker has taken the message over.
     pub async fn fail(&self, client: &Client, fence: &Fence, error: &str) -> Result<i32, Error> {
-        // Postgres takes no NUL in a text.
-        let error = error.replace('\0', " ");
+        let error = without_nul(error);
         let call = "select postrider.inbox_fail($1, $2, $3, $4, $5)";
         let begun = self.tell(client, call, fence, (&error, Type::TEXT)).await?;
         Ok(begun.try_get(0)?)
