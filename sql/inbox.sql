@@ -505,12 +505,15 @@ declare
     earlier timestamptz;
     active  interval := interval '0';
 begin
-    select max(i.completed_at) into reached from postrider.inbox i
-        where i.consumer = inbox_horizon.consumer and i.status = 'completed';
+    -- By order and limit: a maximum is not looked up in the index while the table has no statistics.
+    select i.completed_at into reached from postrider.inbox i
+        where i.consumer = inbox_horizon.consumer and i.status = 'completed'
+        order by i.completed_at desc limit 1;
     while active < inbox_horizon.older_than loop
-        select max(i.completed_at) into earlier from postrider.inbox i
+        select i.completed_at into earlier from postrider.inbox i
             where i.consumer = inbox_horizon.consumer and i.status = 'completed'
-            and i.completed_at <= reached - interval '1 hour';
+            and i.completed_at <= reached - interval '1 hour'
+            order by i.completed_at desc limit 1;
         if earlier is null then
             return null;
         end if;

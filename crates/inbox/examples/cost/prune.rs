@@ -103,6 +103,8 @@ fn claim(place: &Place, name: &'static str, stop: &Arc<AtomicBool>) -> Claimers 
         let (url, stop) = (place.postgres.admin_url(crate::DATABASE), Arc::clone(stop));
         claimers.spawn(async move {
             let mut sql = testenv::Sql::connect(&url).await?;
+            // Whoever waits longer for a lock of the prune fails.
+            sql.batch_execute("set lock_timeout = '100ms'").await?;
             let (inbox, mut rng) = (Inbox::new("worker"), fastrand::Rng::with_seed(claimer as u64));
             let (mut claims, mut transactions) = (Times::default(), Times::default());
             for number in 0_u64.. {
