@@ -2,6 +2,8 @@
 
 mod operators;
 mod parked;
+mod station;
+mod stays;
 mod whole_way;
 
 const BINARY: &str = env!("CARGO_BIN_EXE_postrider");

@@ -58,6 +58,8 @@ impl Road<'_> {
 pub(super) struct Desk {
     admin: Option<Admin>,
     consumer: Option<String>,
+    /// The inbox has no row of the consumer: it is a new one, or mistyped.
+    stranger: bool,
 }
 
 impl Desk {
@@ -68,20 +70,21 @@ impl Desk {
             eprintln!(
                 "postrider: postgres.url is not set: no inbox is asked whether it will have the messages"
             );
-            return Ok(Self { admin: None, consumer });
+            return Ok(Self { admin: None, consumer, stranger: false });
         }
         let admin = Admin::connect(&peers::server(config)?).await?;
         if admin.has_inbox().await? {
-            if let Some(name) = &consumer {
-                is_known(&admin, name).await?;
-            }
-            return Ok(Self { admin: Some(admin), consumer });
+            let stranger = match &consumer {
+                Some(name) => admin.inbox_rows(&any(Some(name), None), 1).await?.is_empty(),
+                None => false,
+            };
+            return Ok(Self { admin: Some(admin), consumer, stranger });
         }
         if consumer.is_some() {
             bail!(NO_INBOX);
         }
         eprintln!("postrider: the database has no inbox: none is asked whether it will have the messages");
-        Ok(Self { admin: None, consumer })
+        Ok(Self { admin: None, consumer, stranger: false })
     }
 
     /// Why an inbox would not have the message. The attempts of the consumer that was named are forgotten.
@@ -92,9 +95,15 @@ impl Desk {
                        it sent under another id";
             return Ok(Some(why.to_owned()));
         }
-        let filter =
-            InboxFilter { consumer: self.consumer.clone(), message_id: Some(id.to_owned()), completed: true };
-        let rows = if id.is_empty() { Vec::new() } else { admin.inbox_rows(&filter, 100).await? };
+        if id.is_empty() {
+            return Ok(None);
+        }
+        // A name that is in no row would switch off what the inbox knows of the message.
+        let consumer = self.consumer.as_deref().filter(|_| !self.stranger);
+        let rows = admin.inbox_rows(&any(consumer, Some(id)), 100).await?;
+        if let Some(stranger) = self.consumer.as_deref().filter(|_| self.stranger) {
+            return Ok(mistyped(stranger, &rows));
+        }
         for row in rows {
             let who = plain(&row.consumer);
             let why = match row.status.as_str() {
@@ -128,22 +137,26 @@ impl Desk {
     }
 }
 
-/// A name that is in no row would switch off what the inbox knows of the messages.
-async fn is_known(admin: &Admin, consumer: &str) -> anyhow::Result<()> {
-    let of = |consumer: Option<&str>| InboxFilter {
+/// Rows in any state.
+fn any(consumer: Option<&str>, message_id: Option<&str>) -> InboxFilter {
+    InboxFilter {
         consumer: consumer.map(str::to_owned),
-        message_id: None,
+        message_id: message_id.map(str::to_owned),
         completed: true,
-    };
-    if admin.inbox_rows(&of(Some(consumer)), 1).await?.is_empty() {
-        let all = admin.inbox_rows(&of(None), 1000).await?;
-        let known: BTreeSet<_> = all.iter().map(|row| plain(&row.consumer)).collect();
-        if !known.is_empty() {
-            let known = known.into_iter().collect::<Vec<_>>().join(", ");
-            bail!("find consumer {} in the inbox: it has rows of {known}; nothing was sent", plain(consumer));
-        }
     }
-    Ok(())
+}
+
+/// Why a consumer that the inbox does not know may not be the one that is meant: others have the message.
+fn mistyped(stranger: &str, rows: &[InboxRow]) -> Option<String> {
+    let others: BTreeSet<_> = rows.iter().map(|row| plain(&row.consumer)).collect();
+    let others = others.into_iter().collect::<Vec<_>>().join(", ");
+    (!others.is_empty()).then(|| {
+        format!(
+            "the inbox has no row of consumer {}, but of this message rows of {others}: say one of these, or for \
+             a consumer that is new leave --consumer out",
+            plain(stranger)
+        )
+    })
 }
 
 /// To be pasted into a shell: ids come from whoever sends.

@@ -1,0 +1,80 @@
+//! What cannot go back stays parked, with the reason said; the others go.
+
+use std::sync::atomic::Ordering::SeqCst;
+
+use anyhow::{Result, ensure};
+use testenv::consumer::{Parcel, QueueKind, Value, publish};
+
+use crate::station::{Station, parcel};
+
+/// A message that another program has parked: no inbox knows it.
+fn parked(station: &Station, id: &str) -> Parcel {
+    let queue = Value::Text(station.queue.name().to_owned());
+    Parcel { headers: vec![("inbox_parked_queue".to_owned(), queue)], ..parcel(id) }
+}
+
+#[tokio::test]
+async fn what_cannot_go_back_stays_parked() -> Result<()> {
+    let station = Station::new("parked stays", QueueKind::Quorum).await?;
+    let lost = Parcel {
+        headers: vec![
+            ("inbox_parked_exchange".to_owned(), Value::Text(station.scope.named("nowhere"))),
+            ("inbox_parked_routing_key".to_owned(), Value::Text("k".to_owned())),
+        ],
+        ..parcel("E-0")
+    };
+    publish(station.parking.url(), "", station.parking.name(), vec![lost]).await?;
+    station.park(&["E-1"]).await?;
+
+    let unrouted = station.call("retry --id E-1 --consumer worker --to-queue no_such_queue", 1).await?;
+    let why = "E-1 stays parked: failed to send it to queue \"no_such_queue\": no queue took it";
+    ensure!(unrouted.stderr.contains(why) && unrouted.stdout.is_empty(), "{unrouted}");
+    ensure!(station.listed().await? == ["E-0", "E-1"]);
+    let unknown = station.call("retry --id E-0", 1).await?;
+    ensure!(unknown.stderr.contains("say --to-queue"), "{unknown}");
+
+    // The broker closes the channel over the first one; the second one goes back.
+    station.work.mended.store(true, SeqCst);
+    let closed = station.call("retry --all --by-exchange --consumer worker", 1).await?;
+    let why = format!("exchange {:?} with routing key \"k\": 404", station.scope.named("nowhere"));
+    ensure!(
+        closed.stderr.contains(&why) && closed.stdout.starts_with("sent E-1 to exchange \"\""),
+        "{closed}"
+    );
+    station.wait_handled(&["E-1"]).await?;
+    ensure!(station.listed().await? == ["E-0"]);
+
+    let unsure = station.call("discard --all", 2).await?;
+    ensure!(unsure.stderr.contains("loses 1 parked messages (5 B)"), "{unsure}");
+    let other = station.call("discard --id E-1 --yes", 1).await?;
+    ensure!(other.stderr.contains("find such a message"), "{other}");
+    ensure!(station.listed().await? == ["E-0"]);
+    let gone = station.call("discard --id E-0 --yes", 0).await?.stdout;
+    ensure!(gone == "discarded E-0\n" && station.listed().await?.is_empty(), "{gone}");
+
+    // An id that no inbox can hold concerns its own message only.
+    let parcels = ["E\0", "E-2"].map(|id| parked(&station, id));
+    publish(station.parking.url(), "", station.parking.name(), parcels.to_vec()).await?;
+    let nul = station.call("retry --all", 1).await?;
+    ensure!(nul.stderr.contains("stays parked: its id has a NUL"), "{nul}");
+    ensure!(nul.stdout.starts_with("sent E-2 to queue"), "{nul}");
+    station.wait_handled(&["E-1", "E-2"]).await?;
+    let missing = station.program.output(&["parked", "list", "--queue", "no_such_queue"]).await?;
+    ensure!(missing.code == Some(1) && missing.stderr.contains("404"), "{missing}");
+    station.end().await
+}
+
+#[tokio::test]
+async fn for_a_consumer_without_rows_only_what_others_have_stays_parked() -> Result<()> {
+    let station = Station::new("parked stranger", QueueKind::Classic).await?;
+    station.park(&["E-1"]).await?;
+    publish(station.parking.url(), "", station.parking.name(), vec![parked(&station, "E-2")]).await?;
+    station.work.mended.store(true, SeqCst);
+    let mistyped = station.call("retry --all --consumer wroker", 1).await?;
+    let why = "E-1 stays parked: the inbox has no row of consumer wroker, but of this message rows of worker";
+    ensure!(mistyped.stderr.contains(why), "{mistyped}");
+    ensure!(mistyped.stdout.starts_with("sent E-2 to queue"), "{mistyped}");
+    station.wait_handled(&["E-2"]).await?;
+    ensure!(station.listed().await? == ["E-1"]);
+    station.end().await
+}
