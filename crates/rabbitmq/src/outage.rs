@@ -75,14 +75,7 @@ impl Outage {
             lapin::ErrorKind::MissingHeartbeatError => OutageKind::Silent,
             _ => OutageKind::Broken,
         };
-        let hint = match error.kind() {
-            lapin::ErrorKind::ParsingError(_) => {
-                "; the likely cause is a message with a property that is not UTF-8, which this client cannot read: \
-                 nothing was changed; take that message out with another tool"
-            }
-            _ => "",
-        };
-        Self::new(kind, format!("keep the connection to {peer}: {}{hint}", words(error)))
+        Self::new(kind, format!("keep the connection to {peer}: {}", words(error)))
     }
 }
 

@@ -111,7 +111,7 @@ impl ParkingQueue {
         let opened = opened
             .map_err(|_| Outage::silent(&format!("look into queue {queue:?}"), settings.confirm_timeout))?;
         let (channel, deliveries, waiting, left) =
-            opened.map_err(|error: lapin::Error| refused(words(&error)))?;
+            opened.map_err(|error: lapin::Error| refused(words(&error) + hint(&error)))?;
         Ok(Self {
             link,
             queue: name,
@@ -150,13 +150,13 @@ impl ParkingQueue {
             return Err(ParkingError::Queue { queue: self.queue.to_string(), why });
         };
         self.left -= 1;
-        Ok(Some(ParkedMessage::of(delivery.map_err(|error| self.lost(&error))?)))
+        Ok(Some(ParkedMessage::of(delivery.map_err(|error| lost(&self.link.peer, &error))?)))
     }
 
     async fn get(&self) -> Result<Option<lapin::message::Delivery>, ParkingError> {
         let asked = self.channel.basic_get(self.queue.clone(), BasicGetOptions::default());
         let step = format!("look into queue {:?}", self.queue.as_str());
-        let asked = async { asked.await.map_err(|error| Outage::lost(&self.link.peer, &error)) };
+        let asked = async { asked.await.map_err(|error| lost(&self.link.peer, &error)) };
         Ok(within(self.limit, &step, asked).await?.map(|got| got.delivery))
     }
 
@@ -192,7 +192,7 @@ impl ParkingQueue {
             Ok(Confirmation::Nack(_)) => return Err(refused("the broker refused it".to_owned())),
             Ok(Confirmation::NotRequested) => unreachable!("the channel is in confirm mode"),
             Err(error) if may_end_one_channel(&error) => return Err(refused(words(&error))),
-            Err(error) => return Err(self.lost(&error)),
+            Err(error) => return Err(lost(&self.link.peer, &error).into()),
         }
         self.acknowledge(message).await
     }
@@ -204,13 +204,13 @@ impl ParkingQueue {
 
     async fn open_sending(&self) -> Result<Channel, Outage> {
         let open = open_lane(self.link.connection.clone());
-        let open = async { open.await.map_err(|error| Outage::lost(&self.link.peer, &error)) };
+        let open = async { open.await.map_err(|error| lost(&self.link.peer, &error)) };
         within(self.limit, "open a channel", open).await
     }
 
     async fn acknowledge(&self, message: &ParkedMessage) -> Result<(), ParkingError> {
         let ack = self.channel.basic_ack(message.tag(), BasicAckOptions::default());
-        let ack = async { ack.await.map_err(|error| Outage::lost(&self.link.peer, &error)) };
+        let ack = async { ack.await.map_err(|error| lost(&self.link.peer, &error)) };
         Ok(within(self.limit, "acknowledge the parked copy", ack).await?)
     }
 
@@ -220,14 +220,27 @@ impl ParkingQueue {
     /// It is not known whether the broker has heard the last acknowledgements: what it has not stays parked.
     pub async fn close(mut self) -> Result<(), ParkingError> {
         let close = self.channel.close(200, ShortString::default());
-        let close = async { close.await.map_err(|error| Outage::lost(&self.link.peer, &error)) };
+        let close = async { close.await.map_err(|error| lost(&self.link.peer, &error)) };
         let closed = within(CLOSE_LIMIT, "hand the parked messages back", close).await;
         self.link.close(CLOSE_LIMIT).await;
         Ok(closed?)
     }
+}
 
-    fn lost(&self, error: &lapin::Error) -> ParkingError {
-        Outage::lost(&self.link.peer, error).into()
+fn lost(peer: &str, error: &lapin::Error) -> Outage {
+    let mut outage = Outage::lost(peer, error);
+    outage.reason += hint(error);
+    outage
+}
+
+/// What probably cannot be parsed: whoever parks may write any bytes into the properties.
+fn hint(error: &lapin::Error) -> &'static str {
+    match error.kind() {
+        lapin::ErrorKind::ParsingError(_) => {
+            "; the likely cause is a message of the queue with a property that is not UTF-8, which this client \
+             cannot read: it was not changed; take it out with another tool"
+        }
+        _ => "",
     }
 }
 
