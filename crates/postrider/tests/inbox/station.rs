@@ -42,7 +42,7 @@ impl Handle for Work {
 /// A queue, its parking queue, a consumer with an inbox, and the operator's program.
 pub(crate) struct Station {
     pub(crate) scope: Scope,
-    sql: Sql,
+    pub(crate) sql: Sql,
     pub(crate) queue: Queue,
     pub(crate) parking: Queue,
     pub(crate) work: Work,

@@ -3,6 +3,8 @@
 use std::sync::atomic::Ordering::SeqCst;
 
 use anyhow::{Result, ensure};
+use postrider_inbox::INBOX_SQL;
+use testenv::Sql;
 use testenv::consumer::{Parcel, QueueKind, Value, publish};
 
 use crate::station::{Station, parcel};
@@ -76,5 +78,29 @@ async fn for_a_consumer_without_rows_only_what_others_have_stays_parked() -> Res
     ensure!(mistyped.stdout.starts_with("sent E-2 to queue"), "{mistyped}");
     station.wait_handled(&["E-2"]).await?;
     ensure!(station.listed().await? == ["E-1"]);
+    station.end().await
+}
+
+#[tokio::test]
+async fn an_id_that_the_database_cannot_take_concerns_its_own_message_only() -> Result<()> {
+    let mut station = Station::new("parked latin", QueueKind::Classic).await?;
+    let latin = station.scope.named("latin");
+    let create =
+        format!("create database {latin} encoding 'LATIN1' lc_collate 'C' lc_ctype 'C' template template0");
+    station.sql.batch_execute(&create).await?;
+    let url = station.scope.addresses().admin_url(&latin);
+    Sql::connect(&url).await?.batch_execute(INBOX_SQL).await?;
+    station.program = station.program.set("postgres.url", url);
+
+    let parcels = ["E-1", "E-\u{65e5}", "E-3"].map(|id| parked(&station, id));
+    publish(station.parking.url(), "", station.parking.name(), parcels.to_vec()).await?;
+    station.work.mended.store(true, SeqCst);
+    for words in ["retry --all", "retry --all --consumer worker"] {
+        let some = station.call(words, 1).await?;
+        ensure!(some.stderr.contains("E-\u{65e5} stays parked: failed to look into the inbox"), "{some}");
+        ensure!(some.stderr.contains("22P05") && some.stderr.contains("cannot take its id"), "{some}");
+        station.wait_handled(&["E-1", "E-3"]).await?;
+        ensure!(station.listed().await? == ["E-\u{65e5}"]);
+    }
     station.end().await
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use anyhow::bail;
-use postrider_postgres::{Admin, InboxFilter, InboxRow};
+use postrider_postgres::{Admin, Error, InboxFilter, InboxRow};
 use postrider_rabbitmq::{ParkedMessage, ParkingError, ParkingQueue, Way};
 use serde::Serialize;
 
@@ -98,6 +98,17 @@ impl Desk {
         if id.is_empty() {
             return Ok(None);
         }
+        match self.ask(admin, message, id).await {
+            // The question about the next message may be one that the server can take.
+            Err(error) if error.is_about_a_value() => Ok(Some(format!(
+                "failed to {error}: this database cannot take its id, so that it would be parked again: discard it, or have it \
+                 sent under another id"
+            ))),
+            asked => Ok(asked?),
+        }
+    }
+
+    async fn ask(&self, admin: &Admin, message: &ParkedMessage, id: &str) -> Result<Option<String>, Error> {
         // A name that is in no row would switch off what the inbox knows of the message.
         let consumer = self.consumer.as_deref().filter(|_| !self.stranger);
         let rows = admin.inbox_rows(&any(consumer, Some(id)), 100).await?;
