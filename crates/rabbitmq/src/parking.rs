@@ -22,7 +22,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 use crate::ending::may_end_one_channel;
 use crate::link::{Link, open_lane, within};
-use crate::outage::{Outage, OutageKind, words};
+use crate::outage::{Outage, OutageKind, server_word, words};
 use crate::settings::Settings;
 
 pub use message::ParkedMessage;
@@ -191,7 +191,9 @@ impl ParkingQueue {
             Ok(Confirmation::Ack(Some(_))) => return Err(refused("no queue took it".to_owned())),
             Ok(Confirmation::Nack(_)) => return Err(refused("the broker refused it".to_owned())),
             Ok(Confirmation::NotRequested) => unreachable!("the channel is in confirm mode"),
-            Err(error) if may_end_one_channel(&error) => return Err(refused(words(&error))),
+            Err(error) if may_end_one_channel(&error) => {
+                return Err(refused(words(&error) + &cure(&error, message)));
+            }
             Err(error) => return Err(lost(&self.link.peer, &error).into()),
         }
         self.acknowledge(message).await
@@ -231,6 +233,19 @@ fn lost(peer: &str, error: &lapin::Error) -> Outage {
     let mut outage = Outage::lost(peer, error);
     outage.reason += hint(error);
     outage
+}
+
+/// How a message goes back that the broker takes from its own user only:
+/// <https://www.rabbitmq.com/docs/validated-user-id>.
+fn cure(error: &lapin::Error, message: &ParkedMessage) -> String {
+    let precondition = server_word(error).filter(|word| word.get_id() == 406);
+    match (precondition, message.user_id()) {
+        (Some(word), Some(user)) if word.get_message().as_str().contains("user_id") => format!(
+            "; log in as {user:?}, or give the user of this login the tag impersonator (`rabbitmqctl set_user_tags` \
+             sets all of its tags)"
+        ),
+        _ => String::new(),
+    }
 }
 
 /// What probably cannot be parsed: whoever parks may write any bytes into the properties.

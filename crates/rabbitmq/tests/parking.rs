@@ -1,12 +1,13 @@
-//! Ring `real`: what an operator is told of a parked message that cannot be read.
+//! Ring `real`: what an operator is told of a parked message that cannot be read, or that the broker does
+//! not take back.
 
 mod rig;
 
-use anyhow::{Result, bail};
+use anyhow::{Context as _, Result, bail};
 use lapin::BasicProperties;
 use lapin::options::{BasicPublishOptions, QueueDeclareOptions};
 use lapin::types::{FieldTable, ShortString};
-use postrider_rabbitmq::{ParkingError, ParkingQueue};
+use postrider_rabbitmq::{ParkedMessage, ParkingError, ParkingQueue, Way};
 use rig::{Desk, settings};
 use testenv::Scope;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -94,5 +95,38 @@ async fn a_message_that_is_not_utf_8_is_said_to_be_unchanged() -> Result<()> {
     let passive = QueueDeclareOptions { passive: true, ..QueueDeclareOptions::default() };
     let left = desk.channel.queue_declare(scope.name().into(), passive, FieldTable::default()).await?;
     assert_eq!(left.message_count(), 1);
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_message_of_another_user_names_the_cure() -> Result<()> {
+    let scope = Scope::shared("parked user").await?;
+    let user = scope.name();
+    scope.ctl().add_user(user, "secret").await?;
+    scope.ctl().set_permissions("/", user, [".*", ".*", ".*"]).await?;
+    let theirs = named("E-1").with_user_id(user.into());
+    park(&scope.amqp_url_for(user, "secret"), user, [theirs, named("E-2")]).await?;
+
+    let home = scope.named("home");
+    park(&scope.amqp_url(), &home, []).await?;
+    let mut parking = ParkingQueue::open(&settings(&scope.amqp_url(), "")?, user, 10).await?;
+    let way = Way::Queue(home.clone());
+    let first = parking.next().await?.context("the first message")?;
+    let refused = parking.send_back(&first, &way).await.expect_err("it is another user's");
+    let ParkingError::Refused { why, .. } = &refused else { bail!("{refused}") };
+    assert!(why.contains("406") && why.contains("user_id"), "{why}");
+    let cure = format!("log in as {user:?}, or give the user of this login the tag impersonator");
+    assert!(why.contains(&cure), "{why}");
+    // The others go; and so does this one when its own user sends it.
+    let second = parking.next().await?.context("the second message")?;
+    parking.send_back(&second, &way).await?;
+    parking.close().await?;
+    let mut parking =
+        ParkingQueue::open(&settings(&scope.amqp_url_for(user, "secret"), "")?, user, 10).await?;
+    let first = parking.next().await?.context("the first message, still there")?;
+    assert_eq!(first.message_id(), Some("E-1"));
+    parking.send_back(&first, &way).await?;
+    assert_eq!(parking.next().await?.as_ref().and_then(ParkedMessage::message_id), None);
+    parking.close().await?;
     Ok(())
 }

@@ -36,6 +36,11 @@ impl ParkedMessage {
         self.tag
     }
 
+    /// The user who sent it, if it says so.
+    pub(super) fn user_id(&self) -> Option<&str> {
+        self.properties.user_id().as_ref().map(ShortString::as_str)
+    }
+
     /// Its id.
     pub fn message_id(&self) -> Option<&str> {
         self.properties.message_id().as_ref().map(ShortString::as_str)
