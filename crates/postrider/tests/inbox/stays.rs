@@ -7,6 +7,7 @@ use postrider_inbox::INBOX_SQL;
 use testenv::Sql;
 use testenv::consumer::{Parcel, QueueKind, Value, publish};
 
+use crate::BINARY;
 use crate::station::{Station, parcel};
 
 /// A message that another program has parked: no inbox knows it.
@@ -102,5 +103,27 @@ async fn an_id_that_the_database_cannot_take_concerns_its_own_message_only() -> 
         station.wait_handled(&["E-1", "E-3"]).await?;
         ensure!(station.listed().await? == ["E-\u{65e5}"]);
     }
+    station.end().await
+}
+
+#[tokio::test]
+async fn the_command_that_is_named_works_in_a_shell() -> Result<()> {
+    let station = Station::new("parked shell", QueueKind::Classic).await?;
+    let ids = ["-E", "E'\t1\\", "it's \u{9b}é"];
+    station.park(&ids).await?;
+    station.work.mended.store(true, SeqCst);
+    let refused = station.call("retry --all", 1).await?;
+    let cures: Vec<&str> = refused.stderr.split('`').skip(1).step_by(2).collect();
+    ensure!(cures.len() == ids.len() && refused.stderr.contains("--id=-E`"), "{refused}");
+    ensure!(!refused.stderr.contains(|c: char| c.is_control() && c != '\n'), "{refused}");
+    for cure in cures {
+        let mut shell = tokio::process::Command::new("bash");
+        shell.env("POSTRIDER_POSTGRES_URL", station.scope.admin_url());
+        let done =
+            shell.args(["-c", &format!("postrider() {{ '{BINARY}' \"$@\"; }}; {cure}")]).output().await?;
+        ensure!(done.status.success(), "{cure}: {done:?}");
+    }
+    station.call("retry --all", 0).await?;
+    station.wait_handled(&ids).await?;
     station.end().await
 }

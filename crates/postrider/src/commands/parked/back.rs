@@ -1,6 +1,7 @@
 //! The way back of a parked message: where it goes, and whether its inbox would have it.
 
 use std::collections::BTreeSet;
+use std::fmt::Write;
 
 use anyhow::bail;
 use postrider_postgres::{Admin, Error, InboxFilter, InboxRow};
@@ -181,12 +182,26 @@ fn retry(row: &InboxRow) -> String {
     )
 }
 
-/// One word of a POSIX shell.
+/// One word of a shell. With control characters it needs one that knows `$'…'`: bash, zsh, ksh, or any of POSIX 2024.
 fn quoted(word: &str) -> String {
-    let word = plain(word);
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_./:@%+".contains(c);
-    if !word.is_empty() && word.chars().all(is_plain) {
-        word
+    if word.contains(char::is_control) {
+        let mut written = String::new();
+        for letter in word.chars() {
+            match letter {
+                '\'' | '\\' => written.extend(['\\', letter]),
+                // All three digits of each byte, so that none of what follows is taken for one.
+                _ if letter.is_control() => {
+                    for byte in letter.encode_utf8(&mut [0; 4]).bytes() {
+                        write!(written, "\\{byte:03o}").expect("text takes text");
+                    }
+                }
+                _ => written.push(letter),
+            }
+        }
+        format!("$'{written}'")
+    } else if !word.is_empty() && word.chars().all(is_plain) {
+        word.to_owned()
     } else {
         format!("'{}'", word.replace('\'', r"'\''"))
     }
@@ -257,6 +272,10 @@ mod tests {
             ("my worker", "'my worker'"),
             ("x'; touch y; '", r"'x'\''; touch y; '\'''"),
             ("$(id)", "'$(id)'"),
+            ("-dash", "-dash"),
+            ("é", "'é'"),
+            ("a\t1", r"$'a\0111'"),
+            ("\u{1b}[2J\u{9b}\n'x\\", r"$'\033[2J\302\233\012\'x\\'"),
         ] {
             assert_eq!(quoted(word), shell);
         }
