@@ -19,6 +19,7 @@ pub(crate) use parked::parked;
 pub(crate) use quarantine::quarantine;
 pub(crate) use slot::slot;
 pub(crate) use status::status;
+pub(crate) use table::note;
 
 /// The exit code of wrong words, `--yes` not among them: nothing was done.
 const NOT_ASKED: u8 = 2;

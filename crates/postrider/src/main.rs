@@ -1,5 +1,8 @@
 //! The relay binary: reads what is asked, and with which configuration, and does it.
 
+// They panic when the reader is gone: `table::say` and `table::note` do not.
+#![warn(clippy::print_stdout, clippy::print_stderr)]
+
 mod cli;
 mod commands;
 mod config;
@@ -40,9 +43,9 @@ fn main() -> ExitCode {
         Err(error) => {
             match error.downcast_ref() {
                 // It says what, why and the cure.
-                Some(Error::Stop(stop)) => eprintln!("postrider: {stop}"),
+                Some(Error::Stop(stop)) => commands::note(&format!("postrider: {stop}")),
                 Some(Error::Standby { .. } | Error::Outage(_)) | None => {
-                    eprintln!("postrider: failed to {error:#}");
+                    commands::note(&format!("postrider: failed to {error:#}"));
                 }
             }
             // What is wrong with the words or the configuration is 2, what failed is 1.

@@ -185,6 +185,30 @@ fn a_reader_that_has_seen_enough_is_no_failure() {
     assert_eq!((output.status.code(), String::from_utf8_lossy(&output.stderr).as_ref()), (Some(0), ""));
 }
 
+#[test]
+fn nobody_who_reads_stderr_is_no_failure_either() {
+    let nobody = format!("amqp://app:hunter2@{NOBODY}");
+    for (variables, words, code) in [
+        // A complaint, a complaint of what is configured, a note before a complaint, and lines of the log.
+        (&[("POSTRIDER_POSTGRES_URL", "postgres://app@127.0.0.1:1/shop")][..], "slot list", 1),
+        (&[], "slot list", 2),
+        (&[("POSTRIDER_RABBITMQ_URL", &*nobody)], "parked retry --queue q --all", 1),
+        (&[("POSTRIDER_PORT", "tcp://10.0.0.1:9465")], "config", 0),
+    ] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_postrider"));
+        command.env_clear().envs(variables.iter().copied()).args(words.split_whitespace());
+        let mut child = command.stdout(Stdio::null()).stderr(deaf()).spawn().expect("start the binary");
+        assert_eq!(child.wait().expect("wait for the binary").code(), Some(code), "{words}");
+    }
+}
+
+/// A pipe whose reader is gone before anything is written.
+fn deaf() -> Stdio {
+    let (reader, writer) = std::io::pipe().expect("make a pipe");
+    drop(reader);
+    writer.into()
+}
+
 /// Kills what a failed test leaves.
 struct Killed(Child);
 

@@ -6,7 +6,7 @@ use anyhow::bail;
 use postrider_postgres::{Admin, InboxFilter, InboxRecord, InboxRow};
 
 use super::NOT_ASKED;
-use super::table::{self, or_dash, plain, say};
+use super::table::{self, note, or_dash, plain, say};
 use crate::cli::Inbox;
 use crate::config::Config;
 use crate::peers;
@@ -47,9 +47,9 @@ pub(crate) async fn inbox(config: &Config, command: &Inbox) -> anyhow::Result<Ex
             say("it is handled afresh when it is delivered again\n")?;
         }
         Inbox::Prune { yes: false, .. } => {
-            eprintln!(
+            note(
                 "postrider: a message whose row is gone is handled again if it is delivered again; \
-                 nothing was deleted, do it with --yes"
+                 nothing was deleted, do it with --yes",
             );
             return Ok(ExitCode::from(NOT_ASKED));
         }

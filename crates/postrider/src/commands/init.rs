@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use postrider_postgres::{Admin, Planned, Progress};
 
-use super::table::say;
+use super::table::{note, say};
 use crate::cli::{Creation, Init};
 use crate::config::Config;
 use crate::peers;
@@ -69,5 +69,5 @@ pub(super) fn tell_waiting(progress: &Progress) {
     let Progress::Waiting { waited, blockers } = progress else { return };
     let who = blockers.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
     let who = if who.is_empty() { "open transactions".to_owned() } else { who };
-    eprintln!("waiting for {} s until these end: {who}", waited.as_secs());
+    note(&format!("waiting for {} s until these end: {who}", waited.as_secs()));
 }

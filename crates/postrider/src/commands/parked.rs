@@ -79,13 +79,15 @@ impl<'a> Shelf<'a> {
         let waiting = queue.waiting();
         queue.close().await?;
         if waiting > looked {
-            eprintln!("postrider: these are of the first {looked} of {waiting} messages; more with --limit");
+            table::note(&format!(
+                "postrider: these are of the first {looked} of {waiting} messages; more with --limit"
+            ));
         }
         if deliveries >= DELIVERIES_MANY {
-            eprintln!(
+            table::note(&format!(
                 "postrider: the queue has handed a message out {deliveries} times, to those who looked too; if it \
                  has an x-delivery-limit (from RabbitMQ 4.0 on 20, unless it is set) it drops the message there"
-            );
+            ));
         }
         Ok(())
     }
@@ -152,10 +154,10 @@ async fn discard(mut shelf: Shelf<'_>, yes: bool, pick: &Pick) -> anyhow::Result
     }
     let (found, bytes) = (shelf.found, table::bytes(i64::try_from(bytes).unwrap_or(i64::MAX)));
     shelf.close().await?;
-    eprintln!(
+    table::note(&format!(
         "postrider: discarding loses {found} parked messages ({bytes}) for ever: nobody will handle them; to do it, \
          say --yes"
-    );
+    ));
     Ok(ExitCode::from(NOT_ASKED))
 }
 

@@ -98,9 +98,9 @@ impl<'a> Pages<'a> {
     fn end(&self, array: Option<JsonArray>, found: u64) -> anyhow::Result<ExitCode> {
         array.map_or(Ok(()), JsonArray::end)?;
         if self.more {
-            eprintln!("postrider: these are the first {found} events; more with --limit");
+            table::note(&format!("postrider: these are the first {found} events; more with --limit"));
         } else if found == 0 && !self.all_states {
-            eprintln!("postrider: no such event is parked or released; the others with --all-states");
+            table::note("postrider: no such event is parked or released; the others with --all-states");
         }
         Ok(ExitCode::SUCCESS)
     }

@@ -168,10 +168,10 @@ async fn drop_slot(admin: &Admin, name: &str, yes: bool, json: bool) -> anyhow::
     let lost = slot.lag_bytes.map_or_else(|| "an unknown amount".to_owned(), table::bytes);
     if !yes {
         let standing = slot.confirmed_flush_lsn.map_or_else(String::new, |lsn| format!(" behind {lsn}"));
-        eprintln!(
+        table::note(&format!(
             "postrider: dropping the slot {name} loses every event that it has not delivered: \
              {lost} of the log{standing}; to do it, say --yes"
-        );
+        ));
     } else if !admin.slot_drop(name).await? {
         bail!("drop the slot {name}: it does not exist");
     } else if !json {
@@ -213,11 +213,11 @@ async fn advance(admin: &Admin, name: &str, to: Target, yes: bool, json: bool) -
             table::say(&format!("slot {name}: advanced from {from} to {now}\n"))?;
         }
     } else {
-        eprintln!(
+        table::note(&format!(
             "postrider: advancing the slot {name} from {from} to {words} loses every event between: \
              {}; to do it, say --yes",
             lost(&slot, to)
-        );
+        ));
     }
     if json {
         let from_lsn = slot.confirmed_flush_lsn.map(|lsn| lsn.to_string());

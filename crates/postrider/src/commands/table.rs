@@ -14,6 +14,11 @@ pub(super) fn say(text: &str) -> anyhow::Result<()> {
     }
 }
 
+/// Writes a line to stderr. If nobody reads there, nobody can be told; what is done goes on.
+pub(crate) fn note(text: &str) {
+    let _ = std::io::stderr().write_all(format!("{text}\n").as_bytes());
+}
+
 /// Prints a header and its rows to stdout.
 pub(super) fn print(header: &'static [&'static str], rows: &[Vec<String>]) -> anyhow::Result<()> {
     Sheet::new(header).print(rows)

@@ -9,7 +9,7 @@ use postrider_rabbitmq::{ParkedMessage, ParkingError, ParkingQueue, Way};
 use serde::Serialize;
 
 use crate::commands::inbox::NO_INBOX;
-use crate::commands::table::{JsonArray, or_dash, plain, say};
+use crate::commands::table::{JsonArray, note, or_dash, plain, say};
 use crate::config::Config;
 use crate::peers;
 
@@ -68,9 +68,7 @@ impl Desk {
     pub(super) async fn open(config: &Config, consumer: Option<&str>) -> anyhow::Result<Self> {
         let consumer = consumer.map(str::to_owned);
         if config.postgres.url.is_none() && consumer.is_none() {
-            eprintln!(
-                "postrider: postgres.url is not set: no inbox is asked whether it will have the messages"
-            );
+            note("postrider: postgres.url is not set: no inbox is asked whether it will have the messages");
             return Ok(Self { admin: None, consumer, stranger: false });
         }
         let admin = Admin::connect(&peers::server(config)?).await?;
@@ -84,7 +82,7 @@ impl Desk {
         if consumer.is_some() {
             bail!(NO_INBOX);
         }
-        eprintln!("postrider: the database has no inbox: none is asked whether it will have the messages");
+        note("postrider: the database has no inbox: none is asked whether it will have the messages");
         Ok(Self { admin: None, consumer, stranger: false })
     }
 
@@ -241,7 +239,7 @@ impl Report {
         let id = or_dash(message.message_id().map(plain));
         if let Became::Parked { why } = &became {
             self.left += 1;
-            eprintln!("postrider: {id} stays parked: {why}");
+            note(&format!("postrider: {id} stays parked: {why}"));
         }
         match (&mut self.array, &became) {
             (Some(array), _) => array.print(&[Outcome { message_id: message.message_id(), became }]),

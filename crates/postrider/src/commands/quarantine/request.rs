@@ -147,11 +147,11 @@ pub(super) async fn warn(admin: &Admin, slot: &str, filter: &Filter, json: bool)
         return nothing(&document, json);
     }
     let bytes = table::bytes(i64::try_from(tally.bytes).unwrap_or(i64::MAX));
-    eprintln!(
+    table::note(&format!(
         "postrider: discarding loses {} of {} ({bytes}) for ever: no consumer will see them; to do it, say --yes",
         count(tally.events, "event"),
         count(tally.aggregates, "aggregate"),
-    );
+    ));
     if json {
         table::print_json(&document)?;
     }
@@ -211,7 +211,7 @@ pub(super) async fn ask(
     }
     let complaints = complaints(verb, &counts, wait);
     for complaint in &complaints {
-        eprintln!("postrider: {complaint}");
+        table::note(&format!("postrider: {complaint}"));
     }
     Ok(if complaints.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
