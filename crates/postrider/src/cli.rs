@@ -179,6 +179,7 @@ mod tests {
             "parked retry --queue q --id a --consumer w --to-queue r --json",
             "parked retry --queue q --all --by-exchange",
             "parked discard --queue q --all --yes",
+            "parked discard --queue q --id a --unmarked --yes",
             "doctor --json",
             "status --json",
             "slot list --json",

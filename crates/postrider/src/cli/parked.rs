@@ -43,6 +43,9 @@ pub(crate) enum Parked {
         /// Do it
         #[arg(long)]
         yes: bool,
+        /// Also those that do not say that they were parked: by another program, or this is no parking queue
+        #[arg(long)]
+        unmarked: bool,
         #[command(flatten)]
         pick: Pick,
     },

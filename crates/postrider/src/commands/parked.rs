@@ -31,8 +31,9 @@ pub(crate) async fn parked(config: &Config, command: &Parked) -> anyhow::Result<
             let road = Road { to_queue: to_queue.as_deref(), by_exchange: *by_exchange };
             retry(Shelf::open(config, which).await?, &desk, &road, pick).await
         }
-        Parked::Discard { yes, pick } => {
-            discard(Shelf::open(config, pick.which("discard")?).await?, *yes, pick).await
+        Parked::Discard { yes, unmarked, pick } => {
+            let shelf = Shelf::open(config, pick.which("discard")?).await?;
+            if *yes { discard(shelf, *unmarked, pick).await } else { warn(shelf, *unmarked, pick).await }
         }
     }
 }
@@ -138,27 +139,74 @@ async fn retry(mut shelf: Shelf<'_>, desk: &Desk, road: &Road<'_>, pick: &Pick) 
     Ok(if left > 0 { ExitCode::FAILURE } else { code })
 }
 
-async fn discard(mut shelf: Shelf<'_>, yes: bool, pick: &Pick) -> anyhow::Result<ExitCode> {
+/// A message without the mark stays, unless that is asked for: the queue's name may be mistyped, and its messages may
+/// be waiting for their consumer.
+async fn discard(mut shelf: Shelf<'_>, unmarked: bool, pick: &Pick) -> anyhow::Result<ExitCode> {
     let mut report = Report::new(pick.output.json);
-    let mut bytes = 0;
     while let Some(message) = shelf.next().await? {
-        bytes += message.body().len();
-        if yes {
+        if message.is_marked() || unmarked {
             shelf.queue.discard(&message).await?;
             report.tell(&message, Became::Discarded)?;
+        } else {
+            let why = format!(
+                "it has no header inbox_parked_reason: see whether {:?} is a parking queue; to discard it \
+                 nevertheless, say --unmarked",
+                shelf.which.queue
+            );
+            report.tell(&message, Became::Left { why })?;
         }
     }
-    if yes || shelf.found == 0 {
-        report.end()?;
+    let left = report.end()?;
+    let code = end(shelf).await?;
+    Ok(if left > 0 { ExitCode::FAILURE } else { code })
+}
+
+/// Says what `discard` would lose, and does nothing.
+async fn warn(mut shelf: Shelf<'_>, unmarked: bool, pick: &Pick) -> anyhow::Result<ExitCode> {
+    let (mut marked, mut others) = (Heap::default(), Heap::default());
+    while let Some(message) = shelf.next().await? {
+        let heap = if message.is_marked() { &mut marked } else { &mut others };
+        heap.messages += 1;
+        heap.bytes += message.body().len();
+    }
+    if shelf.found == 0 {
+        Report::new(pick.output.json).end()?;
         return end(shelf).await;
     }
-    let (found, bytes) = (shelf.found, table::bytes(i64::try_from(bytes).unwrap_or(i64::MAX)));
+    let queue = &shelf.which.queue;
     shelf.close().await?;
-    table::note(&format!(
-        "postrider: discarding loses {found} parked messages ({bytes}) for ever: nobody will handle them; to do it, \
-         say --yes"
-    ));
+    if marked.messages > 0 {
+        table::note(&format!(
+            "postrider: discarding loses {} parked messages ({}) for ever: nobody will handle them; to do it, say \
+             --yes",
+            marked.messages,
+            marked.size()
+        ));
+    }
+    if others.messages > 0 {
+        let (does, to_do_it) =
+            if unmarked { ("loses", "--yes") } else { ("does not touch", "--unmarked and --yes") };
+        table::note(&format!(
+            "postrider: discarding {does} {} messages ({}) that have no header inbox_parked_reason: see whether \
+             {queue:?} is a parking queue; to discard them, say {to_do_it}",
+            others.messages,
+            others.size()
+        ));
+    }
     Ok(ExitCode::from(NOT_ASKED))
+}
+
+/// Messages that are counted.
+#[derive(Default)]
+struct Heap {
+    messages: u32,
+    bytes: usize,
+}
+
+impl Heap {
+    fn size(&self) -> String {
+        table::bytes(i64::try_from(self.bytes).unwrap_or(i64::MAX))
+    }
 }
 
 /// The end of a command that needs a message.

@@ -85,7 +85,7 @@ async fn many_looks_change_no_order_and_are_counted_by_a_quorum_queue() -> Resul
     ensure!(warned.stderr.contains("handed a message out 10 times"), "{warned}");
     ensure!(station.listed().await? == ids);
     // Of what is taken from the middle, the others keep their places.
-    station.call("discard --id E-7 --id E-20 --yes", 0).await?;
+    station.call("discard --id E-7 --id E-20 --unmarked --yes", 0).await?;
     let left: Vec<String> = ids.into_iter().filter(|id| id != "E-7" && id != "E-20").collect();
     ensure!(station.listed().await? == left);
     station.end().await

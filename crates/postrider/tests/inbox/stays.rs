@@ -4,6 +4,7 @@ use std::sync::atomic::Ordering::SeqCst;
 
 use anyhow::{Result, ensure};
 use postrider_inbox::INBOX_SQL;
+use serde_json::Value as Json;
 use testenv::Sql;
 use testenv::consumer::{Parcel, QueueKind, Value, publish};
 
@@ -21,6 +22,7 @@ async fn what_cannot_go_back_stays_parked() -> Result<()> {
     let station = Station::new("parked stays", QueueKind::Quorum).await?;
     let lost = Parcel {
         headers: vec![
+            ("inbox_parked_reason".to_owned(), Value::Text("poison".to_owned())),
             ("inbox_parked_exchange".to_owned(), Value::Text(station.scope.named("nowhere"))),
             ("inbox_parked_routing_key".to_owned(), Value::Text("k".to_owned())),
         ],
@@ -125,5 +127,35 @@ async fn the_command_that_is_named_works_in_a_shell() -> Result<()> {
     }
     station.call("retry --all", 0).await?;
     station.wait_handled(&ids).await?;
+    station.end().await
+}
+
+#[tokio::test]
+async fn a_mistyped_queue_loses_nothing() -> Result<()> {
+    let station = Station::new("parked mistyped", QueueKind::Quorum).await?;
+    let mark = ("inbox_parked_reason".to_owned(), Value::Text("poison".to_owned()));
+    let marked = Parcel { headers: vec![mark], ..parcel("E-2") };
+    let parcels = vec![parcel("E-1"), marked, parcel("E-3")];
+    publish(station.parking.url(), "", station.parking.name(), parcels).await?;
+    let unsure = station.call("discard --all", 2).await?;
+    for part in ["loses 1 parked messages (5 B)", "does not touch 2 messages (10 B)", "--unmarked and --yes"]
+    {
+        ensure!(unsure.stderr.contains(part), "{unsure}");
+    }
+    let some = station.call("discard --all --yes", 1).await?;
+    ensure!(some.stdout == "discarded E-2\n", "{some}");
+    for part in ["E-1 stays in the queue", "E-3 stays in the queue", "is a parking queue", "--unmarked"] {
+        ensure!(some.stderr.contains(part), "{some}");
+    }
+    let named = station.call("discard --id E-1 --yes --json", 1).await?.stdout;
+    let named: Json = serde_json::from_str(&named)?;
+    ensure!(named[0]["message_id"] == "E-1" && named[0]["became"] == "left", "{named}");
+    ensure!(station.listed().await? == ["E-1", "E-3"]);
+    // Other programs park, too.
+    let unsure = station.call("discard --all --unmarked", 2).await?;
+    ensure!(unsure.stderr.contains("discarding loses 2 messages (10 B) that have no header"), "{unsure}");
+    ensure!(station.listed().await? == ["E-1", "E-3"]);
+    station.call("discard --all --unmarked --yes", 0).await?;
+    ensure!(station.listed().await?.is_empty());
     station.end().await
 }

@@ -12,6 +12,8 @@ use super::Way;
 
 /// What parking writes into the headers begins so (`postrider_inbox::consumer`).
 const PARKED: &str = "inbox_parked_";
+/// Of these, the one that whoever parks writes, in any language (README, "The inbox").
+const REASON: &str = "inbox_parked_reason";
 /// What a quorum queue writes there (RabbitMQ manual, "Quorum Queues", "Poison Message Handling").
 const DELIVERIES: &str = "x-delivery-count";
 
@@ -66,9 +68,15 @@ impl ParkedMessage {
         &self.body
     }
 
+    /// Whether it says that it was parked. What a queue of work holds does not: the mark is taken off what is sent
+    /// back.
+    pub fn is_marked(&self) -> bool {
+        self.header(REASON).is_some()
+    }
+
     /// Why it was parked, in a word: `mismatch`, `poison`, `exhausted` or `early`.
     pub fn reason(&self) -> Option<String> {
-        self.text("inbox_parked_reason")
+        self.text(REASON)
     }
 
     /// The error that it was parked with.

@@ -213,6 +213,8 @@ pub(super) enum Became {
     Sent { to: String },
     /// It stays parked.
     Parked { why: String },
+    /// It stays where it is, and may not be a parked one.
+    Left { why: String },
     /// It is gone.
     Discarded,
 }
@@ -237,15 +239,16 @@ impl Report {
 
     pub(super) fn tell(&mut self, message: &ParkedMessage, became: Became) -> anyhow::Result<()> {
         let id = or_dash(message.message_id().map(plain));
-        if let Became::Parked { why } = &became {
+        if let Became::Parked { why } | Became::Left { why } = &became {
             self.left += 1;
-            note(&format!("postrider: {id} stays parked: {why}"));
+            let place = if matches!(became, Became::Parked { .. }) { "parked" } else { "in the queue" };
+            note(&format!("postrider: {id} stays {place}: {why}"));
         }
         match (&mut self.array, &became) {
             (Some(array), _) => array.print(&[Outcome { message_id: message.message_id(), became }]),
             (None, Became::Sent { to }) => say(&format!("sent {id} to {to}\n")),
             (None, Became::Discarded) => say(&format!("discarded {id}\n")),
-            (None, Became::Parked { .. }) => Ok(()),
+            (None, Became::Parked { .. } | Became::Left { .. }) => Ok(()),
         }
     }
 
