@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use serde::Serialize;
 
-use super::table::plain;
+use super::table::lines;
 
 /// A payload as a part of a document.
 #[derive(Serialize)]
@@ -30,10 +30,9 @@ impl Payload {
     /// For people, below the properties; its lines stay lines.
     pub(super) fn lines(&self) -> String {
         let Some(payload) = &self.payload else { return String::new() };
-        let lines: Vec<String> = payload.split('\n').map(plain).collect();
         let hint =
             if self.payload_encoding == Some("hex") { "(not UTF-8: in hexadecimal digits)\n" } else { "" };
-        hint.to_owned() + &lines.join("\n") + "\n"
+        hint.to_owned() + &lines(payload)
     }
 }
 

@@ -14,9 +14,10 @@ pub(super) fn say(text: &str) -> anyhow::Result<()> {
     }
 }
 
-/// Writes a line to stderr. If nobody reads there, nobody can be told; what is done goes on.
+/// Writes a line, or several, to stderr: also the words of a server, which may repeat what others wrote. If nobody
+/// reads there, nobody can be told; what is done goes on.
 pub(crate) fn note(text: &str) {
-    let _ = std::io::stderr().write_all(format!("{text}\n").as_bytes());
+    let _ = std::io::stderr().write_all(lines(text).as_bytes());
 }
 
 /// Prints a header and its rows to stdout.
@@ -81,17 +82,42 @@ fn cut(cell: &str) -> String {
     }
 }
 
-/// A text that others wrote, for a cell or a terminal: control characters are written out, so that none of them
-/// moves a column or a cursor.
+/// A text that others wrote, for a cell or a terminal: what is hidden is written out, so that none of it moves a
+/// column or a cursor, or turns a line around.
 pub(super) fn plain(text: &str) -> String {
     text.chars().fold(String::with_capacity(text.len()), |mut plain, letter| {
-        if letter.is_control() {
+        if is_hidden(letter) {
             plain.extend(letter.escape_default());
         } else {
             plain.push(letter);
         }
         plain
     })
+}
+
+/// The same for a text whose lines stay lines.
+pub(super) fn lines(text: &str) -> String {
+    text.split('\n').map(plain).collect::<Vec<_>>().join("\n") + "\n"
+}
+
+/// Whether a letter is not seen, and may change how others are: control characters, separators of lines, and those of
+/// Unicode's format characters (general category Cf) that show nothing themselves.
+pub(super) fn is_hidden(letter: char) -> bool {
+    letter.is_control()
+        || matches!(
+            letter,
+            '\u{ad}'
+                | '\u{61c}'
+                | '\u{180e}'
+                | '\u{200b}'..='\u{200f}'
+                | '\u{2028}'..='\u{202e}'
+                | '\u{2060}'..='\u{206f}'
+                | '\u{feff}'
+                | '\u{fff9}'..='\u{fffb}'
+                | '\u{1bca0}'..='\u{1bca3}'
+                | '\u{1d173}'..='\u{1d17a}'
+                | '\u{e0000}'..='\u{e007f}'
+        )
 }
 
 /// One property a line, its name before it.
@@ -184,7 +210,22 @@ mod tests {
         let mut programs = sheet(false);
         assert_eq!(programs.render(&rows), "slot\tlag\ngröße\t1 B\nb\t\n");
         assert_eq!(programs.render(&[vec!["c".to_owned(), "2 B".to_owned()]]), "c\t2 B\n");
-        assert_eq!(plain("a\tb\u{1b}[2Jé"), "a\\tb\\u{1b}[2Jé");
+    }
+
+    #[test]
+    fn what_others_wrote_moves_no_cursor_and_turns_no_line() {
+        for (text, shown) in [
+            ("a\tb\u{1b}[2Jé", "a\\tb\\u{1b}[2Jé"),
+            ("\u{9b}31m", "\\u{9b}31m"),
+            ("E-\u{202e}24", "E-\\u{202e}24"),
+            ("\u{2066}a\u{2069}\u{200f}\u{61c}", "\\u{2066}a\\u{2069}\\u{200f}\\u{61c}"),
+            ("a\u{200b}b\u{feff}\u{2028}\u{e0041}", "a\\u{200b}b\\u{feff}\\u{2028}\\u{e0041}"),
+            ("größe שלום 日本 e\u{301}", "größe שלום 日本 e\u{301}"),
+        ] {
+            assert_eq!(plain(text), shown);
+            assert_eq!(plain(shown), shown, "once is enough");
+        }
+        assert_eq!(lines("what: why\n  cure: a\u{202e}\tb"), "what: why\n  cure: a\\u{202e}\\tb\n");
     }
 
     #[test]

@@ -111,13 +111,15 @@ async fn an_id_that_the_database_cannot_take_concerns_its_own_message_only() -> 
 #[tokio::test]
 async fn the_command_that_is_named_works_in_a_shell() -> Result<()> {
     let station = Station::new("parked shell", QueueKind::Classic).await?;
-    let ids = ["-E", "E'\t1\\", "it's \u{9b}é"];
+    let ids = ["-E", "E'\t1\\", "it's \u{9b}é\u{202e}"];
     station.park(&ids).await?;
     station.work.mended.store(true, SeqCst);
     let refused = station.call("retry --all", 1).await?;
     let cures: Vec<&str> = refused.stderr.split('`').skip(1).step_by(2).collect();
     ensure!(cures.len() == ids.len() && refused.stderr.contains("--id=-E`"), "{refused}");
-    ensure!(!refused.stderr.contains(|c: char| c.is_control() && c != '\n'), "{refused}");
+    let listed = station.call("list", 0).await?.stdout;
+    let unseen = |c: char| c.is_control() && !"\t\n".contains(c) || c == '\u{202e}';
+    ensure!(!refused.stderr.contains(unseen) && !listed.contains(unseen), "{refused}{listed}");
     for cure in cures {
         let mut shell = tokio::process::Command::new("bash");
         shell.env("POSTRIDER_POSTGRES_URL", station.scope.admin_url());

@@ -9,7 +9,7 @@ use postrider_rabbitmq::{ParkedMessage, ParkingError, ParkingQueue, Way};
 use serde::Serialize;
 
 use crate::commands::inbox::NO_INBOX;
-use crate::commands::table::{JsonArray, note, or_dash, plain, say};
+use crate::commands::table::{JsonArray, is_hidden, note, or_dash, plain, say};
 use crate::config::Config;
 use crate::peers;
 
@@ -180,16 +180,16 @@ fn retry(row: &InboxRow) -> String {
     )
 }
 
-/// One word of a shell. With control characters it needs one that knows `$'…'`: bash, zsh, ksh, or any of POSIX 2024.
+/// One word of a shell. With what is not seen in it, it needs one that knows `$'…'`: bash, zsh, ksh, or any of POSIX 2024.
 fn quoted(word: &str) -> String {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_./:@%+".contains(c);
-    if word.contains(char::is_control) {
+    if word.contains(is_hidden) {
         let mut written = String::new();
         for letter in word.chars() {
             match letter {
                 '\'' | '\\' => written.extend(['\\', letter]),
                 // All three digits of each byte, so that none of what follows is taken for one.
-                _ if letter.is_control() => {
+                _ if is_hidden(letter) => {
                     for byte in letter.encode_utf8(&mut [0; 4]).bytes() {
                         write!(written, "\\{byte:03o}").expect("text takes text");
                     }
