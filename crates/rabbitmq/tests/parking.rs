@@ -3,14 +3,17 @@
 
 mod rig;
 
+use std::io;
+
 use anyhow::{Context as _, Result, bail};
 use lapin::BasicProperties;
 use lapin::options::{BasicPublishOptions, QueueDeclareOptions};
 use lapin::types::{FieldTable, ShortString};
 use postrider_rabbitmq::{ParkedMessage, ParkingError, ParkingQueue, Way};
 use rig::{Desk, settings};
-use testenv::Scope;
+use testenv::{Direction, Scope};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 
@@ -33,33 +36,43 @@ fn named(id: &str) -> BasicProperties {
     BasicProperties::default().with_message_id(id.into())
 }
 
-/// What stands where there is to be no UTF-8: nothing else that a client sends has this byte.
-const SPOILT: u8 = 0x7F;
+/// What stands where there is to be no UTF-8: nothing else that is sent has this byte.
+const SPOILT: char = '\u{7F}';
 
-/// A way to the broker on which texts are spoilt: no client of ours sends what is not UTF-8.
-async fn spoiler(port: u16, tasks: &mut JoinSet<std::io::Result<()>>) -> Result<u16> {
+/// A URL of the broker, for one connection, by a way on which texts are spoilt in one direction: no client of ours
+/// sends what is not UTF-8.
+async fn spoilt(scope: &Scope, direction: Direction, tasks: &mut JoinSet<io::Result<()>>) -> Result<String> {
+    let port = scope.addresses().rabbitmq_port;
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     let own = listener.local_addr()?.port();
     tasks.spawn(async move {
-        let (mut from_client, mut to_client) = listener.accept().await?.0.into_split();
-        let (mut from_broker, mut to_broker) = TcpStream::connect(("127.0.0.1", port)).await?.into_split();
-        let back = tokio::io::copy(&mut from_broker, &mut to_client);
-        let forth = async {
-            let mut bytes = [0; 4096];
-            loop {
-                let read = from_client.read(&mut bytes).await?;
-                if read == 0 {
-                    return to_broker.shutdown().await;
-                }
-                let spoilt = bytes[..read].iter().map(|byte| if *byte == SPOILT { 0xFF } else { *byte });
-                to_broker.write_all(&spoilt.collect::<Vec<_>>()).await?;
-            }
-        };
-        tokio::try_join!(back, forth)?;
+        let (from_client, to_client) = listener.accept().await?.0.into_split();
+        let (from_broker, to_broker) = TcpStream::connect(("127.0.0.1", port)).await?.into_split();
+        let forth = pump(from_client, to_broker, direction == Direction::ToServer);
+        tokio::try_join!(forth, pump(from_broker, to_client, direction == Direction::ToClient))?;
         Ok(())
     });
-    Ok(own)
+    Ok(scope.amqp_url().replace(&format!(":{port}/"), &format!(":{own}/")))
 }
+
+async fn pump(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, spoil: bool) -> io::Result<()> {
+    let mut bytes = [0; 4096];
+    loop {
+        let read = from.read(&mut bytes).await?;
+        if read == 0 {
+            return to.shutdown().await;
+        }
+        if spoil {
+            for byte in bytes[..read].iter_mut().filter(|byte| char::from(**byte) == SPOILT) {
+                *byte = 0xFF;
+            }
+        }
+        to.write_all(&bytes[..read]).await?;
+    }
+}
+
+const HINT: &str = "the likely cause is a message of the queue with a property that is not UTF-8, which this client \
+                    cannot read: it was not changed";
 
 /// The first error of a look at the queue.
 async fn look(url: &str, queue: &str) -> Result<ParkingError> {
@@ -80,21 +93,28 @@ async fn look(url: &str, queue: &str) -> Result<ParkingError> {
 async fn a_message_that_is_not_utf_8_is_said_to_be_unchanged() -> Result<()> {
     let scope = Scope::shared("parked bytes").await?;
     let mut tasks = JoinSet::new();
-    let port = spoiler(scope.addresses().rabbitmq_port, &mut tasks).await?;
-    let through =
-        scope.amqp_url().replace(&format!(":{}/", scope.addresses().rabbitmq_port), &format!(":{port}/"));
-    park(&through, scope.name(), [named("E-1").with_content_type("\u{7F}".into())]).await?;
-    // It may come with the answer that opens the queue, or behind it.
-    for _ in 0..10 {
-        let error = look(&scope.amqp_url(), scope.name()).await?.to_string();
-        let hint = "the likely cause is a message of the queue with a property that is not UTF-8, which this client \
-                    cannot read: it was not changed";
-        assert!(error.contains(hint), "{error}");
-    }
+    let url = spoilt(&scope, Direction::ToServer, &mut tasks).await?;
+    let content_type = SPOILT.to_string().as_str().into();
+    park(&url, scope.name(), [named("E-1").with_content_type(content_type)]).await?;
+    let error = look(&scope.amqp_url(), scope.name()).await?.to_string();
+    assert!(error.starts_with("keep the connection") && error.contains(HINT), "{error}");
     let desk = Desk::open(&scope.amqp_url()).await?;
     let passive = QueueDeclareOptions { passive: true, ..QueueDeclareOptions::default() };
     let left = desk.channel.queue_declare(scope.name().into(), passive, FieldTable::default()).await?;
     assert_eq!(left.message_count(), 1);
+    Ok(())
+}
+
+#[tokio::test]
+async fn what_cannot_be_parsed_while_the_queue_is_opened_has_the_same_hint() -> Result<()> {
+    let scope = Scope::shared("parked opening").await?;
+    // The broker's first answer repeats the queue's name.
+    let queue = scope.named(&SPOILT.to_string());
+    park(&scope.amqp_url(), &queue, []).await?;
+    let mut tasks = JoinSet::new();
+    let url = spoilt(&scope, Direction::ToClient, &mut tasks).await?;
+    let error = look(&url, &queue).await?;
+    assert!(matches!(error, ParkingError::Queue { .. }) && error.to_string().contains(HINT), "{error}");
     Ok(())
 }
 
