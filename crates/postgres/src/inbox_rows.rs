@@ -67,6 +67,19 @@ const COLUMNS: &str = r#"consumer, source, message_id,
     to_char(received_at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"'),
     to_char(completed_at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"'), outcome, last_error"#;
 
+/// The rows of the id `$2`, with the columns of the inbox: one look into its primary key for each consumer and source
+/// there is, which are found one by one. No index begins with the id, and an inbox can have very many rows.
+const OF_ID: &str = "(
+    with recursive place (at_consumer, at_source) as (
+        (select consumer, source from postrider.inbox order by consumer, source limit 1)
+        union all
+        select following.consumer, following.source from place, lateral (
+            select consumer, source from postrider.inbox
+            where (consumer, source) > (at_consumer, at_source) order by consumer, source limit 1) following)
+    select found.* from place, lateral (
+        select * from postrider.inbox
+        where consumer = at_consumer and source = at_source and message_id = $2 limit 1) found) inbox";
+
 const RETRY: &str = "
     update postrider.inbox set status = 'received', attempts = 0, lease_until = null
     where consumer = $1 and source = $2 and message_id = $3
@@ -82,8 +95,9 @@ impl Admin {
 
     /// The first messages that the filter means, the oldest first.
     pub async fn inbox_rows(&self, filter: &InboxFilter, limit: u32) -> Result<Vec<InboxRow>, Error> {
+        let rows = if filter.message_id.is_some() { OF_ID } else { "postrider.inbox" };
         let statement = format!(
-            "select {COLUMNS} from postrider.inbox
+            "select {COLUMNS} from {rows}
              where ($1 is null or consumer = $1) and ($2 is null or message_id = $2)
                  and ($3 = 'all' or status <> 'completed')
              order by received_at limit $4::int"
@@ -106,8 +120,8 @@ impl Admin {
         let statement = format!(
             "select {COLUMNS}, encode(content_sha256, 'hex'),
                  to_char(lease_until at time zone 'UTC', 'YYYY-MM-DD\"T\"HH24:MI:SS.US\"Z\"'), fence
-             from postrider.inbox
-             where consumer = $1 and message_id = $2 and ($3 is null or source = $3)
+             from {OF_ID}
+             where consumer = $1 and ($3 is null or source = $3)
              order by source limit 100"
         );
         let parameters = [Some(consumer), Some(message_id), source];

@@ -53,9 +53,14 @@ async fn operators_see_what_failed_and_let_it_be_handled_afresh() -> Result<()> 
     }
     sql.batch_execute(
         "select postrider.inbox_claim('worker', 'E-5', content => 'abc');
-         select postrider.inbox_claim('worker', 'E-5', source => 'shop')",
+         select postrider.inbox_claim('worker', 'E-5', source => 'shop');
+         select postrider.inbox_claim('archive', 'E-5')",
     )
     .await?;
+    let listed = call(&program, "inbox list --id E-5 --all-states", 0).await?.stdout;
+    let mut who: Vec<_> = listed.lines().skip(1).filter_map(|line| line.split_once("\tE-5\t")).collect();
+    who.sort_unstable();
+    ensure!(who.iter().map(|(who, _)| *who).eq(["archive\t", "worker\t", "worker\tshop"]), "{listed}");
     let several = call(&program, "inbox show --consumer worker --id E-5", 1).await?;
     ensure!(several.stderr.contains("say --source with one of \"\", \"shop\""), "{several:?}");
     let page = call(&program, "inbox show --consumer worker --id E-5 --source=", 0).await?.stdout;
