@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use amqprs::connection::{Connection, OpenConnectionArguments};
 use anyhow::{Context as _, Result};
+use testenv::consumer::{Queue, QueueKind};
 use testenv::{Pair, Postgres, PostgresOptions, RabbitMqOptions, Scope, Sql, Stop, Tls, eventually, install};
 use tokio::time::timeout;
 
@@ -122,6 +123,16 @@ async fn scopes_share_servers_and_nothing_else() -> Result<()> {
         OpenConnectionArguments::new("127.0.0.1", scope.addresses().rabbitmq_port, "guest", "guest");
     let connection = timeout(LIMIT, Connection::open(arguments.virtual_host(scope.vhost()))).await??;
     timeout(LIMIT, connection.open_channel(None)).await??;
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_channel_that_the_broker_closes_says_why() -> Result<()> {
+    let scope = Scope::shared("closed channel").await?;
+    let queue = Queue::declare(&scope.amqp_url(), scope.name(), QueueKind::Classic, &[]).await?;
+    queue.delete().await?;
+    let error = queue.depth().await.expect_err("it is deleted");
+    assert!(format!("{error:#}").contains("404: NOT_FOUND"), "{error:#}");
     Ok(())
 }
 

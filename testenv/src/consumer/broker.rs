@@ -1,11 +1,14 @@
 //! One connection to the broker with one channel, every wait with a limit.
 
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use amqprs::callbacks::DefaultChannelCallback;
+use amqprs::callbacks::ChannelCallback;
 use amqprs::channel::Channel;
 use amqprs::connection::{Connection, OpenConnectionArguments};
+use amqprs::{Ack, BasicProperties, Cancel, CloseChannel, Nack, Return};
 use anyhow::{Context as _, Result};
+use async_trait::async_trait;
 use tokio::time::timeout;
 
 /// For each exchange of words with the broker.
@@ -16,6 +19,8 @@ const HEARTBEAT_S: u16 = 10;
 pub(super) struct Broker {
     pub(super) channel: Channel,
     connection: Connection,
+    /// Why the broker has closed the channel.
+    farewell: Arc<OnceLock<String>>,
 }
 
 impl Broker {
@@ -27,9 +32,23 @@ impl Broker {
         arguments.virtual_host(&address.vhost).connection_name("testenv").heartbeat(HEARTBEAT_S);
         let connection = within("connect to the broker", Connection::open(&arguments)).await?;
         let channel = within("open a channel", connection.open_channel(None)).await?;
-        // Without it a consumer that the broker cancels would wait for ever.
-        within("register for channel events", channel.register_callback(DefaultChannelCallback)).await?;
-        Ok(Self { channel, connection })
+        let farewell = Arc::default();
+        // Without one a consumer that the broker cancels would wait for ever.
+        let ear = Ear { farewell: Arc::clone(&farewell) };
+        within("register for channel events", channel.register_callback(ear)).await?;
+        Ok(Self { channel, connection, farewell })
+    }
+
+    /// Waits for the broker as [`within`] does, and says why it has closed the channel if it has.
+    pub(super) async fn ask<T>(
+        &self,
+        what: &str,
+        answer: impl Future<Output = Result<T, amqprs::error::Error>>,
+    ) -> Result<T> {
+        within(what, answer).await.with_context(|| {
+            let why = self.farewell.get().map_or("it did not say why", String::as_str);
+            format!("hear from the broker ({why})")
+        })
     }
 
     /// Closes it; what was written before has been read by the broker then.
@@ -37,6 +56,34 @@ impl Broker {
         within("close the channel", self.channel.close()).await?;
         within("close the connection", self.connection.close()).await
     }
+}
+
+/// Keeps what the broker says when it closes the channel.
+struct Ear {
+    farewell: Arc<OnceLock<String>>,
+}
+
+#[async_trait]
+impl ChannelCallback for Ear {
+    async fn close(&mut self, _: &Channel, close: CloseChannel) -> Result<(), amqprs::error::Error> {
+        // A channel is closed once.
+        let _ = self.farewell.set(close.to_string());
+        Ok(())
+    }
+
+    async fn cancel(&mut self, _: &Channel, _: Cancel) -> Result<(), amqprs::error::Error> {
+        Ok(())
+    }
+
+    async fn flow(&mut self, _: &Channel, active: bool) -> Result<bool, amqprs::error::Error> {
+        Ok(active)
+    }
+
+    async fn publish_ack(&mut self, _: &Channel, _: Ack) {}
+
+    async fn publish_nack(&mut self, _: &Channel, _: Nack) {}
+
+    async fn publish_return(&mut self, _: &Channel, _: Return, _: BasicProperties, _: Vec<u8>) {}
 }
 
 /// Waits for the broker, but not for ever.

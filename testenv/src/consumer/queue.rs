@@ -10,7 +10,7 @@ use amqprs::{FieldTable, FieldValue};
 use anyhow::{Context as _, Result};
 use tokio_postgres::types::PgLsn;
 
-use super::broker::{Broker, within};
+use super::broker::Broker;
 use super::delivery::{Delivery, MARK, Properties, Value};
 use super::publish::{self, Parcel};
 use crate::eventually;
@@ -56,7 +56,7 @@ impl Queue {
         let mut declare = QueueDeclareArguments::durable_client_named(name);
         declare.arguments(table);
         let broker = Broker::open(url).await?;
-        within("declare the queue", broker.channel.queue_declare(declare)).await?;
+        broker.ask("declare the queue", broker.channel.queue_declare(declare)).await?;
         broker.close().await?;
         Ok(queue)
     }
@@ -74,8 +74,8 @@ impl Queue {
         let declare = ExchangeDeclareArguments::of_type(exchange, ExchangeType::Topic).durable(true).finish();
         let bind = QueueBindArguments::new(&self.name, exchange, routing_key);
         let broker = Broker::open(&self.url).await?;
-        within("declare the exchange", broker.channel.exchange_declare(declare)).await?;
-        within("bind the queue", broker.channel.queue_bind(bind)).await?;
+        broker.ask("declare the exchange", broker.channel.exchange_declare(declare)).await?;
+        broker.ask("bind the queue", broker.channel.queue_bind(bind)).await?;
         broker.close().await
     }
 
@@ -83,7 +83,7 @@ impl Queue {
     pub async fn unbind(&self, exchange: &str, routing_key: &str) -> Result<()> {
         let unbind = QueueUnbindArguments::new(&self.name, exchange, routing_key);
         let broker = Broker::open(&self.url).await?;
-        within("unbind the queue", broker.channel.queue_unbind(unbind)).await?;
+        broker.ask("unbind the queue", broker.channel.queue_unbind(unbind)).await?;
         broker.close().await
     }
 
@@ -128,13 +128,13 @@ impl Queue {
         eventually("an answer of the queue", ANSWER_LIMIT, async || {
             let passive = QueueDeclareArguments::durable_client_named(&self.name).passive(true).finish();
             let broker = Broker::open(&self.url).await?;
-            let answer = within("look at the queue", broker.channel.queue_declare(passive)).await?;
+            let answer = broker.ask("look at the queue", broker.channel.queue_declare(passive)).await?;
             let (_, depth, consumers) = answer.context("read the queue's depth")?;
             // A quorum queue's zeros may only mean that its leader was not heard within 250 ms
             // (`rabbit_quorum_queue:stat/2`). A get has no such limit; what it finds goes back with the channel.
             let get = BasicGetArguments::new(&self.name).finish();
             let sure = (depth, consumers) != (0, 0)
-                || within("look for a message", broker.channel.basic_get(get)).await?.is_none();
+                || broker.ask("look for a message", broker.channel.basic_get(get)).await?.is_none();
             broker.close().await?;
             Ok(sure.then_some((depth, consumers)))
         })
@@ -145,7 +145,7 @@ impl Queue {
     pub async fn take(&self) -> Result<Option<Delivery>> {
         let get = BasicGetArguments::new(&self.name).no_ack(true).finish();
         let broker = Broker::open(&self.url).await?;
-        let answer = within("take a message", broker.channel.basic_get(get)).await?;
+        let answer = broker.ask("take a message", broker.channel.basic_get(get)).await?;
         broker.close().await?;
         Ok(answer.map(|(got, properties, body)| {
             let route = (got.exchange().clone(), got.routing_key().clone(), got.redelivered());
@@ -161,14 +161,17 @@ impl Queue {
     /// Removes all that waits in it.
     pub async fn purge(&self) -> Result<()> {
         let broker = Broker::open(&self.url).await?;
-        within("purge the queue", broker.channel.queue_purge(QueuePurgeArguments::new(&self.name))).await?;
+        broker
+            .ask("purge the queue", broker.channel.queue_purge(QueuePurgeArguments::new(&self.name)))
+            .await?;
         broker.close().await
     }
 
     /// Removes it.
     pub async fn delete(&self) -> Result<()> {
         let broker = Broker::open(&self.url).await?;
-        within("delete the queue", broker.channel.queue_delete(QueueDeleteArguments::new(&self.name)))
+        broker
+            .ask("delete the queue", broker.channel.queue_delete(QueueDeleteArguments::new(&self.name)))
             .await?;
         broker.close().await
     }
