@@ -41,7 +41,14 @@ use session::{End, Session};
 /// How long any single word of a peer may take.
 const PEER_LIMIT: Duration = Duration::from_secs(30);
 
-/// How to consume.
+/// As good as for ever; a longer time cannot be added to a clock.
+const LONGEST: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
+
+/// Giving back what waits renews the connection; more often than this would be a hot loop.
+const SHORTEST_HOLD: Duration = Duration::from_secs(1);
+
+/// How to consume. Where 0 would mean that nothing is ever done (`prefetch`, `workers`), it is taken for 1;
+/// `Duration::MAX` is as good as for ever.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Settings {
     /// The queue; it must be there.
@@ -60,14 +67,18 @@ pub struct Settings {
     /// How long to wait between them.
     pub retry: Retry,
     /// Whether to check `aggregate_seq`: a message is handled only after all before it. One that is parked is
-    /// then missing for those behind it.
+    /// then missing for those behind it; but if it was the first that was seen of its aggregate, the next one
+    /// is, unless [`Inbox::start_at_one`] says better, and the parked one is stale when it is sent back. A
+    /// message without an aggregate or without a number is not checked.
     pub check_sequence: bool,
     /// How long a message waits for the missing ones before it; then [`Handle::gap`] is asked.
     pub early_wait: Duration,
     /// How long one message may take, from claim to commit.
     pub handle_limit: Duration,
-    /// How long a message may wait here before everything is given back to the queue by a new connection:
-    /// stay below the broker's `consumer_timeout` (30 minutes), which would close the channel.
+    /// How long a message may wait here before everything is given back to the queue by a new connection, once
+    /// what is being handled is done; at least a second. Together with `handle_limit` stay below the broker's
+    /// `consumer_timeout` (30 minutes), which would close the channel over and over, and nothing longer would
+    /// ever be done.
     pub hold_limit: Duration,
     /// How long to wait for what is being handled when it is told to stop.
     pub drain_limit: Duration,
@@ -90,6 +101,23 @@ impl Settings {
             handle_limit: Duration::from_secs(60),
             hold_limit: Duration::from_secs(15 * 60),
             drain_limit: Duration::from_secs(10),
+        }
+    }
+}
+
+impl Settings {
+    /// Without what would stand still, spin, or overflow a clock.
+    fn sane(self) -> Self {
+        let bounded = |time: Duration| time.min(LONGEST);
+        Self {
+            prefetch: self.prefetch.max(1),
+            workers: self.workers.max(1),
+            retry: Retry { first: bounded(self.retry.first), max: bounded(self.retry.max), ..self.retry },
+            early_wait: bounded(self.early_wait),
+            handle_limit: bounded(self.handle_limit),
+            hold_limit: bounded(self.hold_limit).max(SHORTEST_HOLD),
+            drain_limit: bounded(self.drain_limit),
+            ..self
         }
     }
 }
@@ -158,6 +186,7 @@ impl<C: Connect, H: Handle> Consumer<C, H> {
     /// A consumer under this name in the inbox. What it counts goes to the `metrics` recorder that is installed by
     /// then, labelled `consumer` and `queue`.
     pub fn new(settings: Settings, inbox: Inbox, connect: C, handler: H) -> Self {
+        let settings = settings.sane();
         let tally = Arc::new(Tally::new(inbox.consumer(), &settings.queue));
         Self(Arc::new(Shared { settings, inbox, connect, handler, tally }))
     }

@@ -102,12 +102,13 @@ pub fn content_sha256(content: &[u8]) -> [u8; 32] {
 ///
 /// Postgres answers the COMMIT of a transaction in which a statement has failed with a ROLLBACK, and no error
 /// (manual page of COMMIT; `Transaction::commit` does not look). Work that has kept such an error to itself
-/// would be acknowledged and not be there, so a statement goes before, which such a transaction refuses.
+/// would be acknowledged and not be there, so a statement goes before, which such a transaction refuses. It is one
+/// that is also refused where there is no transaction, because the work has ended it by a statement of its own.
 ///
 /// # Errors
-/// What Postgres says, with SQLSTATE 25P02 for such a transaction: the work has failed.
+/// What Postgres says, with SQLSTATE 25P02 or 25P01 for such a transaction: the work has failed.
 pub async fn commit(transaction: Transaction<'_>) -> Result<(), tokio_postgres::Error> {
-    transaction.batch_execute("select").await?;
+    transaction.batch_execute("savepoint postrider_commit").await?;
     transaction.commit().await
 }
 
@@ -154,6 +155,15 @@ impl Inbox {
     #[cfg(feature = "sqlx")]
     pub(crate) fn starts_at_one(&self) -> bool {
         self.start_at_one
+    }
+
+    /// Whether messages could be claimed now: claims one that is none, and rolls it back.
+    #[cfg(feature = "consumer")]
+    pub(crate) async fn look(&self, client: &mut Client) -> Result<(), Error> {
+        let level = tokio_postgres::IsolationLevel::ReadCommitted;
+        let transaction = client.build_transaction().isolation_level(level).start().await?;
+        self.claim(&transaction, Message::new("postrider-inbox: no message")).await?;
+        Ok(transaction.rollback().await?)
     }
 
     /// Claims a message: the first statement of the transaction, one round trip. A concurrent copy waits here

@@ -41,10 +41,14 @@ impl Event {
             _ => None,
         };
         let number = |name| match headers?.inner().get(name)? {
+            // Other senders' clients choose the kind by the size of the number.
             AMQPValue::LongLongInt(number) => Some(*number),
             AMQPValue::LongInt(number) => Some(i64::from(*number)),
             AMQPValue::LongUInt(number) => Some(i64::from(*number)),
             AMQPValue::ShortInt(number) => Some(i64::from(*number)),
+            AMQPValue::ShortUInt(number) => Some(i64::from(*number)),
+            AMQPValue::ShortShortInt(number) => Some(i64::from(*number)),
+            AMQPValue::ShortShortUInt(number) => Some(i64::from(*number)),
             _ => None,
         };
         Self {
@@ -61,9 +65,19 @@ impl Event {
         }
     }
 
-    /// The name of its aggregate in the inbox.
+    /// The name of its aggregate in the inbox: no two aggregates share one, whatever slashes they have.
     pub(super) fn aggregate(&self) -> Option<String> {
-        Some(format!("{}/{}", self.aggregate_type.as_deref()?, self.aggregate_id.as_deref()?))
+        let kind = self.aggregate_type.as_deref()?.replace('\\', "\\\\").replace('/', "\\/");
+        Some(format!("{kind}/{}", self.aggregate_id.as_deref()?))
+    }
+
+    /// Whether it has a number that is none.
+    pub(super) fn has_bad_number(&self) -> bool {
+        let headers = self.properties.headers().as_ref();
+        self.aggregate_seq.is_none()
+            && headers.is_some_and(|headers| {
+                headers.inner().get("aggregate_seq").is_some_and(|value| *value != AMQPValue::Void)
+            })
     }
 
     /// The message as the inbox knows it.
@@ -73,5 +87,56 @@ impl Event {
             Some((aggregate, seq)) => message.sequence(aggregate, seq),
             None => message,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use lapin::types::{FieldTable, ShortString};
+
+    use super::*;
+
+    fn event(headers: &[(&str, AMQPValue)]) -> Event {
+        let mut delivery =
+            Delivery::mock(1, ShortString::default(), ShortString::default(), false, Vec::new());
+        let mut table = FieldTable::default();
+        for (name, value) in headers {
+            table.insert(ShortString::from(*name), value.clone());
+        }
+        delivery.properties = BasicProperties::default().with_headers(table);
+        Event::of(delivery)
+    }
+
+    #[test]
+    fn a_number_is_one_in_whatever_kind_the_sender_has_chosen() {
+        for value in [
+            AMQPValue::ShortShortInt(7),
+            AMQPValue::ShortShortUInt(7),
+            AMQPValue::ShortInt(7),
+            AMQPValue::ShortUInt(7),
+            AMQPValue::LongInt(7),
+            AMQPValue::LongUInt(7),
+            AMQPValue::LongLongInt(7),
+        ] {
+            let event = event(&[("aggregate_seq", value)]);
+            assert_eq!((event.aggregate_seq, event.has_bad_number()), (Some(7), false));
+        }
+        for value in [AMQPValue::Double(7.0), AMQPValue::LongString("7".into()), AMQPValue::Boolean(true)] {
+            assert!(event(&[("aggregate_seq", value)]).has_bad_number());
+        }
+        assert!(!event(&[("aggregate_seq", AMQPValue::Void)]).has_bad_number());
+        assert!(!event(&[]).has_bad_number());
+    }
+
+    #[test]
+    fn two_aggregates_never_share_a_name() {
+        let name = |kind: &str, id: &str| {
+            let text = |text: &str| AMQPValue::LongString(text.into());
+            event(&[("aggregate_type", text(kind)), ("aggregate_id", text(id))]).aggregate().expect("both")
+        };
+        assert_eq!(name("order", "1"), "order/1");
+        assert_ne!(name("a", "b/c"), name("a/b", "c"));
+        assert_ne!(name("a\\", "b/c"), name("a\\/b", "c"));
+        assert_ne!(name("a\\", "/c"), name("a/", "c"));
     }
 }

@@ -9,7 +9,9 @@ use super::event::Event;
 pub trait Handle: Send + Sync + 'static {
     /// Does the work of one message in the transaction, which is committed if this is `Ok` and rolled back if
     /// not. Whatever it does outside the transaction can be done again. It neither commits nor rolls back; and if
-    /// a statement of it has failed (outside a savepoint), so has the work, whatever is returned.
+    /// a statement of it has failed (outside a savepoint), so has the work, whatever is returned. The connection is
+    /// used again: what is set for the session and not for the transaction (`set` without `local`, temporary tables,
+    /// advisory locks of the session) is there for a later message as well.
     fn handle(
         &self,
         event: &Event,

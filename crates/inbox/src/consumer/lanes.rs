@@ -1,7 +1,7 @@
 //! What waits: a lane for each aggregate, one message of it at work at a time.
 //!
 //! Invariant: of a lane's queue only the first is handed out, so that none overtakes its elders; what came
-//! early waits beside the queue, by its number.
+//! early waits beside the queue, by its number. Between lanes the eldest goes first, so that none starves.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
@@ -58,11 +58,12 @@ impl Lanes {
 
     /// The next message to work on; its lane is busy until it comes back or is settled.
     pub(super) fn next(&mut self, now: Instant) -> Option<(Key, Item)> {
-        self.0.iter_mut().find_map(|(key, lane)| {
-            let item = lane.next(now)?;
-            lane.busy = true;
-            Some((key.clone(), item))
-        })
+        let ready = self.0.iter().filter_map(|(key, lane)| Some((lane.next(now)?.tag, key)));
+        let key = ready.min_by_key(|(tag, _)| *tag)?.1.clone();
+        let lane = self.lane(&key);
+        let item = lane.take_next(now)?;
+        lane.busy = true;
+        Some((key, item))
     }
 
     /// Messages that waited too long for the ones before them; their lane is busy until they come back.
@@ -116,20 +117,28 @@ impl Lanes {
     }
 
     fn lane(&mut self, key: &Key) -> &mut Lane {
-        self.0.get_mut(key).expect("a busy lane is there")
+        self.0.get_mut(key).expect("a lane is there as long as anything of it")
     }
 }
 
 impl Lane {
-    fn next(&mut self, now: Instant) -> Option<Item> {
+    fn next(&self, now: Instant) -> Option<&Item> {
         if self.busy {
             return None;
         }
-        if self.held.first_key_value().is_some_and(|(_, item)| item.not_before <= now) {
-            return self.held.pop_first().map(|(_, item)| item);
+        self.next_held(now).or_else(|| self.queue.front().filter(|item| item.not_before <= now))
+    }
+
+    fn take_next(&mut self, now: Instant) -> Option<Item> {
+        self.next(now)?;
+        match self.next_held(now) {
+            Some(_) => self.held.pop_first().map(|(_, item)| item),
+            None => self.queue.pop_front(),
         }
-        self.queue.front().filter(|item| item.not_before <= now)?;
-        self.queue.pop_front()
+    }
+
+    fn next_held(&self, now: Instant) -> Option<&Item> {
+        self.held.first_key_value().map(|(_, item)| item).filter(|item| item.not_before <= now)
     }
 
     /// When its gap is to be closed: never while one that may close it is here.

@@ -9,7 +9,7 @@ pub struct Retry {
     pub first: Duration,
     /// The cap, before jitter.
     pub max: Duration,
-    /// The spread, as a share of the delay: 0.2 is up to a fifth more or less.
+    /// The spread, as a share of the delay, from 0 to 1: 0.2 is up to a fifth more or less.
     pub jitter: f64,
 }
 
@@ -19,13 +19,16 @@ impl Default for Retry {
     }
 }
 
+/// No delay is shorter, whatever the settings say: it would be a hot loop.
+const SHORTEST: Duration = Duration::from_millis(10);
+
 impl Retry {
     /// How long to wait after so many failures.
     pub(super) fn delay(&self, failures: u32) -> Duration {
         let doublings = failures.saturating_sub(1).min(20);
         let delay = self.first.saturating_mul(1 << doublings).min(self.max);
-        let spread = self.jitter * (2.0 * fastrand::f64() - 1.0);
-        delay.mul_f64((1.0 + spread).max(0.0))
+        let spread = self.jitter.clamp(0.0, 1.0) * (2.0 * fastrand::f64() - 1.0);
+        Duration::try_from_secs_f64(delay.as_secs_f64() * (1.0 + spread)).unwrap_or(delay).max(SHORTEST)
     }
 }
 
@@ -39,6 +42,16 @@ mod tests {
         for (failures, expected) in [(1, 100), (2, 200), (4, 800), (5, 1000), (1_000_000, 1000)] {
             let delay = retry.delay(failures).as_millis();
             assert!((expected * 8 / 10..=expected * 12 / 10).contains(&delay), "{failures}: {delay}");
+        }
+    }
+
+    #[test]
+    fn no_setting_makes_a_hot_loop_or_a_panic() {
+        for jitter in [0.0, -1.0, 7.0, f64::NAN, f64::INFINITY] {
+            for delay in [Duration::ZERO, Duration::MAX] {
+                let retry = Retry { first: delay, max: delay, jitter };
+                assert!(retry.delay(1) >= SHORTEST && retry.delay(u32::MAX) >= SHORTEST, "{retry:?}");
+            }
         }
     }
 }

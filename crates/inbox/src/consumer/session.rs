@@ -34,7 +34,10 @@ pub(super) enum End {
     Lost(String),
 }
 
-/// A session that takes no more, and waits for what is at work.
+/// A session that takes no more, and waits for what is at work: as long as [`Settings::drain_limit`] says if
+/// somebody waits for it, else for as long as work may take, so that what takes long is done at all.
+///
+/// [`Settings::drain_limit`]: super::Settings::drain_limit
 struct Leaving {
     end: End,
     until: Instant,
@@ -62,6 +65,10 @@ pub(super) struct Session<C, H> {
 impl<C: Connect, H: Handle> Session<C, H> {
     pub(super) async fn open(shared: Arc<Shared<C, H>>) -> Result<Self, String> {
         let opening = async {
+            // Before anything is delivered: a quorum queue counts deliveries, and drops a message that has had too
+            // many. An outage of the database shall not use them up.
+            let mut database = shared.database().await?;
+            shared.inbox.look(&mut database.client).await?;
             let connection = Arc::new(shared.connect.broker().await?);
             let events = connection.events_listener().boxed();
             let channel = connection.create_channel().await?;
@@ -77,14 +84,14 @@ impl<C: Connect, H: Handle> Session<C, H> {
                 deliveries,
                 lot: Arc::new(Lot::new()),
                 lanes: Lanes::default(),
-                idle: Vec::new(),
+                idle: vec![database],
                 tasks: JoinSet::new(),
                 useful: false,
             })
         };
         match timeout(PEER_LIMIT, opening).await {
-            Ok(opened) => opened.map_err(|error| format!("open the queue: {error}")),
-            Err(_) => Err(format!("open the queue: no answer within {PEER_LIMIT:?}")),
+            Ok(opened) => opened.map_err(|error| format!("open the session: {error}")),
+            Err(_) => Err(format!("open the session: no answer within {PEER_LIMIT:?}")),
         }
     }
 
@@ -96,13 +103,13 @@ impl<C: Connect, H: Handle> Session<C, H> {
     pub(super) async fn run(&mut self, mut stop: Pin<&mut impl Future<Output = ()>>) -> End {
         let mut leaving: Option<Leaving> = None;
         loop {
-            let lost = match leaving {
+            let lost = match &mut leaving {
                 None => {
                     self.begin();
                     self.step(stop.as_mut(), &mut leaving).await.err()
                 }
-                Some(Leaving { end, .. }) if self.tasks.is_empty() => return end,
-                Some(Leaving { until, .. }) => self.drain(until).await.err(),
+                Some(_) if self.tasks.is_empty() => return leaving.map_or(End::Stopped, |left| left.end),
+                Some(left) => self.drain(stop.as_mut(), left).await.err(),
             };
             self.shared.tally.at_work(self.tasks.len());
             match (lost, &leaving) {
@@ -120,7 +127,6 @@ impl<C: Connect, H: Handle> Session<C, H> {
         leaving: &mut Option<Leaving>,
     ) -> Result<(), BoxError> {
         let settings = &self.shared.settings;
-        let until = Instant::now() + settings.drain_limit;
         let deadline = self.lanes.deadline(settings.early_wait);
         let overdue = self.lanes.oldest().map(|since| since + settings.hold_limit);
         let far = Instant::now() + PEER_LIMIT;
@@ -128,11 +134,12 @@ impl<C: Connect, H: Handle> Session<C, H> {
         let free = self.tasks.len() < settings.workers;
         select! {
             biased;
-            () = stop => *leaving = Some(Leaving { end: End::Stopped, until }),
+            () = stop => *leaving = Some(self.stopped()),
             // Before deliveries: what is done makes room.
             Some(done) = self.tasks.join_next() => self.settle(done?).await?,
             event = self.events.next() => hear(event)?,
             () = sleep_until(overdue.unwrap_or(far)), if overdue.is_some() => {
+                let until = Instant::now() + settings.handle_limit + PEER_LIMIT;
                 *leaving = Some(Leaving { end: End::Renewed, until });
             }
             delivery = self.deliveries.next() => {
@@ -154,13 +161,26 @@ impl<C: Connect, H: Handle> Session<C, H> {
         Ok(())
     }
 
+    fn stopped(&self) -> Leaving {
+        Leaving { end: End::Stopped, until: Instant::now() + self.shared.settings.drain_limit }
+    }
+
     /// Waits for what is at work; no longer than that.
-    async fn drain(&mut self, until: Instant) -> Result<(), BoxError> {
+    async fn drain(
+        &mut self,
+        stop: Pin<&mut impl Future<Output = ()>>,
+        leaving: &mut Leaving,
+    ) -> Result<(), BoxError> {
         select! {
             biased;
-            Some(done) = self.tasks.join_next() => self.settle(done?).await?,
+            () = stop, if !matches!(leaving.end, End::Stopped) => *leaving = self.stopped(),
+            Some(done) = self.tasks.join_next() => match done {
+                // By us, below: the session ends as it was to.
+                Err(ended) if ended.is_cancelled() => {}
+                done => self.settle(done?).await?,
+            },
             event = self.events.next() => hear(event)?,
-            () = sleep_until(until) => self.tasks.abort_all(),
+            () = sleep_until(leaving.until) => self.tasks.abort_all(),
         }
         Ok(())
     }

@@ -49,6 +49,23 @@ enum Ending {
     Outage(String),
 }
 
+impl<C: Connect, H> Shared<C, H> {
+    /// A new connection to the database.
+    pub(super) async fn database(&self) -> Result<Database, BoxError> {
+        let connecting = async {
+            let database = self.connect.database().await?;
+            // A statement that was given up must not go on: until it ends, nobody gets the message. Not every
+            // platform has this.
+            let vigilance = "set client_connection_check_interval = '1s'";
+            if let Err(error) = database.client.batch_execute(vigilance).await {
+                tracing::debug!("failed to watch the connection: {error}");
+            }
+            Ok(database)
+        };
+        timeout(PEER_LIMIT, connecting).await?
+    }
+}
+
 impl<C: Connect, H: Handle> Place<C, H> {
     /// Works on a message; the connection comes back if it is still good.
     pub(super) async fn work(
@@ -86,14 +103,14 @@ impl<C: Connect, H: Handle> Place<C, H> {
         if item.parking.is_none() {
             let mut database = match database {
                 Some(database) => database,
-                None => self.connect().await?,
+                None => self.shared.database().await?,
             };
             let attempt = timeout(settings.handle_limit, self.attempt(&item.event, &mut database.client));
             let ending = if let Ok(ending) = attempt.await {
                 ending
             } else {
                 // What that connection is in the middle of ends with it.
-                database = self.connect().await?;
+                database = self.shared.database().await?;
                 Ending::Failed(format!("it was not handled within {:?}", settings.handle_limit))
             };
             let judged = self.judge(item, &database.client, ending).await?;
@@ -110,20 +127,6 @@ impl<C: Connect, H: Handle> Place<C, H> {
         let (id, reason) = (&item.event.message_id, parking.reason);
         tracing::warn!(message_id = id, ?reason, "parked: {}", parking.error);
         Ok(Outcome::Settled)
-    }
-
-    async fn connect(&self) -> Result<Database, BoxError> {
-        let connecting = async {
-            let database = self.shared.connect.database().await?;
-            // A statement that was given up must not go on: until it ends, nobody gets the message. Not every
-            // platform has this.
-            let vigilance = "set client_connection_check_interval = '1s'";
-            if let Err(error) = database.client.batch_execute(vigilance).await {
-                tracing::debug!("failed to watch the connection: {error}");
-            }
-            Ok(database)
-        };
-        timeout(PEER_LIMIT, connecting).await?
     }
 
     /// What follows from an attempt. None: the message is to be parked, or tried again.
@@ -175,6 +178,10 @@ impl<C: Connect, H: Handle> Place<C, H> {
             Ok(transaction) => transaction,
             Err(error) => return Ending::Outage(error.to_string()),
         };
+        if shared.settings.check_sequence && event.has_bad_number() {
+            let error = "its aggregate_seq is not a whole number of 64 bits".to_owned();
+            return Ending::Hopeless(Reason::Poison, error);
+        }
         let aggregate = event.aggregate().filter(|_| shared.settings.check_sequence);
         let message = event.message(aggregate.as_deref().zip(event.aggregate_seq));
         match shared.inbox.claim(&transaction, message).await {
@@ -266,7 +273,7 @@ impl<C: Connect, H: Handle> Place<C, H> {
             }
             GapAnswer::Resynchronise => {
                 let first = gap.waiting.first().copied().unwrap_or(1);
-                let database = self.connect().await?;
+                let database = self.shared.database().await?;
                 let done = self.shared.inbox.resynchronise(&database.client, "", &gap.aggregate, first);
                 timeout(PEER_LIMIT, done).await??;
             }

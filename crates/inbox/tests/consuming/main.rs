@@ -4,6 +4,7 @@ mod adverse;
 mod crashes;
 mod failures;
 mod gaps;
+mod limits;
 mod messages;
 mod metrics;
 mod station;
