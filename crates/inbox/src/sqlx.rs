@@ -99,8 +99,8 @@ impl Inbox {
 /// [`commit`](crate::commit) of a transaction of sqlx, whose own `commit` does not look either.
 ///
 /// # Errors
-/// What Postgres says, with SQLSTATE 25P02 for a transaction in which a statement has failed.
+/// What Postgres says, with SQLSTATE 25P02 for a transaction in which a statement has failed, 25P01 for one that the work has ended.
 pub async fn commit(mut transaction: Transaction<'_, Postgres>) -> Result<(), sqlx::Error> {
-    transaction.execute("select").await?;
+    transaction.execute("savepoint postrider_commit").await?;
     transaction.commit().await
 }

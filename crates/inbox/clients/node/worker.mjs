@@ -46,6 +46,7 @@ async function settle(database, channel, message) {
       inbox_parked_error: error.slice(0, 1000),
       inbox_parked_attempts: { '!': 'int', value: attempts },
       inbox_parked_first_failure: { '!': 'timestamp', value: Math.floor(firstFailedAt / 1000) },
+      inbox_parked_consumer: CONSUMER,
       inbox_parked_queue: QUEUE,
       inbox_parked_exchange: message.fields.exchange,
       inbox_parked_routing_key: message.fields.routingKey,

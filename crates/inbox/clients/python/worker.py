@@ -49,6 +49,7 @@ def settle(connection, channel, database, method, properties, body):
             "inbox_parked_error": str(error)[:1000],
             "inbox_parked_attempts": attempts,
             "inbox_parked_first_failure": first_failed_at or datetime.datetime.now(datetime.timezone.utc),
+            "inbox_parked_consumer": CONSUMER,
             "inbox_parked_queue": QUEUE,
             "inbox_parked_exchange": method.exchange,
             "inbox_parked_routing_key": method.routing_key,

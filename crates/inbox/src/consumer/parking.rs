@@ -59,6 +59,7 @@ impl Lot {
         &self,
         connection: &Connection,
         settings: &Settings,
+        consumer: &str,
         event: &Event,
         parking: &Parking,
     ) -> Result<(), BoxError> {
@@ -74,7 +75,7 @@ impl Lot {
             let key = ShortString::try_new(settings.parking_key.as_str())?;
             let options = BasicPublishOptions { mandatory: true, immediate: false };
             let frame_max = connection.configuration().frame_max() as usize;
-            let properties = properties_within(frame_max, settings, event, parking);
+            let properties = properties_within(frame_max, settings, consumer, event, parking);
             let confirm = channel.basic_publish(exchange, key, options, &event.body, properties).await?;
             match confirm.await? {
                 Confirmation::Ack(None) => Ok(()),
@@ -102,14 +103,15 @@ async fn open(connection: &Connection) -> lapin::Result<Channel> {
 fn properties_within(
     frame_max: usize,
     settings: &Settings,
+    consumer: &str,
     event: &Event,
     parking: &Parking,
 ) -> BasicProperties {
-    let whole = properties(settings, event, parking);
+    let whole = properties(settings, consumer, event, parking);
     if header_frame_bytes(&whole) <= frame_max {
         return whole;
     }
-    let brief = properties(settings, event, &Parking { error: String::new(), ..parking.clone() });
+    let brief = properties(settings, consumer, event, &Parking { error: String::new(), ..parking.clone() });
     if header_frame_bytes(&brief) <= frame_max {
         return brief;
     }
@@ -164,11 +166,12 @@ fn value_bytes(value: &AMQPValue) -> usize {
 }
 
 /// The names of the headers that are ours.
-const OURS: [&str; 7] = [
+const OURS: [&str; 8] = [
     "inbox_parked_reason",
     "inbox_parked_error",
     "inbox_parked_attempts",
     "inbox_parked_first_failure",
+    "inbox_parked_consumer",
     "inbox_parked_queue",
     "inbox_parked_exchange",
     "inbox_parked_routing_key",
@@ -177,7 +180,7 @@ const OURS: [&str; 7] = [
 /// Its own, and ours: the same id, so that it can be sent back. Without an expiration, by which the broker would
 /// drop it where it waits for a person, without the header that would route more copies, and without the name of
 /// another user, for which the broker would refuse it: <https://www.rabbitmq.com/docs/validated-user-id>.
-fn properties(settings: &Settings, event: &Event, parking: &Parking) -> BasicProperties {
+fn properties(settings: &Settings, consumer: &str, event: &Event, parking: &Parking) -> BasicProperties {
     let text = |text: &str| AMQPValue::LongString(LongString::from(text));
     let mut headers = event.properties.headers().as_ref().map(FieldTable::inner).cloned().unwrap_or_default();
     headers.remove("CC");
@@ -187,6 +190,7 @@ fn properties(settings: &Settings, event: &Event, parking: &Parking) -> BasicPro
         text(cut(&parking.error)),
         AMQPValue::LongInt(parking.attempts),
         AMQPValue::Timestamp(since),
+        text(consumer),
         text(&settings.queue),
         text(&event.exchange),
         text(&event.routing_key),
@@ -277,7 +281,7 @@ mod tests {
             attempts: 1,
             first_failed_at: UNIX_EPOCH,
         };
-        let parked = properties(&Settings::new("q"), &event, &parking);
+        let parked = properties(&Settings::new("q"), "w", &event, &parking);
         let headers = parked.headers().clone().expect("headers");
         assert!(headers.contains_key("aggregate_type") && headers.contains_key("inbox_parked_reason"));
         assert!(!headers.contains_key("CC"));
@@ -296,15 +300,15 @@ mod tests {
             first_failed_at: UNIX_EPOCH,
         };
         let names = |frame_max| {
-            let parked = properties_within(frame_max, &settings, &event, &parking);
+            let parked = properties_within(frame_max, &settings, "w", &event, &parking);
             assert!(header_frame_bytes(&parked) <= frame_max);
             let parked = parked.headers().clone().expect("headers");
             assert_eq!(parked.inner().get("large"), headers.inner().get("large"));
             let error = parked.inner().get("inbox_parked_error").cloned();
             (parked.inner().len(), error)
         };
-        assert_eq!(names(8192), (8, Some(AMQPValue::LongString("why ".repeat(250).into()))));
-        assert_eq!(names(5000), (8, Some(AMQPValue::LongString("".into()))));
+        assert_eq!(names(8192), (9, Some(AMQPValue::LongString("why ".repeat(250).into()))));
+        assert_eq!(names(5000), (9, Some(AMQPValue::LongString("".into()))));
         assert_eq!(names(4096), (1, None));
     }
 }

@@ -122,7 +122,7 @@ impl<C: Connect, H: Handle> Place<C, H> {
             *kept = database;
         }
         let Some(parking) = &item.parking else { return Ok(Outcome::Again) };
-        self.lot.park(&self.connection, settings, &item.event, parking).await?;
+        self.lot.park(&self.connection, settings, self.shared.inbox.consumer(), &item.event, parking).await?;
         self.shared.tally.parked.up();
         let (id, reason) = (&item.event.message_id, parking.reason);
         tracing::warn!(message_id = id, ?reason, "parked: {}", parking.error);

@@ -32,6 +32,7 @@ pub(crate) async fn other_content(language: Language) -> Result<()> {
     assert_eq!(parked.properties.message_type.as_deref(), Some("printed"), "its own properties stay");
     assert_eq!(parked.properties.expiration, None, "but the one by which the broker would drop it");
     assert_eq!(parked.properties.delivery_mode, Some(2));
+    assert_eq!(parked.text("inbox_parked_consumer"), Some("report-worker"));
     assert_eq!(parked.text("inbox_parked_queue"), Some(station.queue.name()));
     assert_eq!(parked.text("inbox_parked_exchange"), Some(""));
     assert_eq!(parked.text("inbox_parked_routing_key"), Some(station.queue.name()));

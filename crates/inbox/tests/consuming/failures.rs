@@ -35,6 +35,7 @@ async fn poison_is_parked_at_once_and_others_flow() -> Result<()> {
     check_parked(&parked, "poison", "it cannot be read", 1)?;
     assert_eq!((parked.message_id(), parked.body.as_slice()), ("E-1", &b"E-1"[..]));
     assert_eq!(parked.properties.message_type.as_deref(), Some("poison"));
+    assert_eq!(parked.text("inbox_parked_consumer"), Some("worker"));
     assert_eq!(parked.text("inbox_parked_queue"), Some(station.queue.name()));
     station.wait_number("select count(*) from handled", 28).await?;
     assert_eq!(running.stop().await?.parked, 1);

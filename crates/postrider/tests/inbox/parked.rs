@@ -34,6 +34,7 @@ async fn a_parked_message_goes_back_as_it_was_and_is_handled_once() -> Result<()
         let own = serde_json::json!({"aggregate_seq": 7, "traceparent": "00-é", "urgent": true});
         ensure!(shown[0]["headers"] == own && shown[0]["payload"] == "452d3200ff", "{shown}");
         ensure!(shown[0]["routing_key"] == station.queue.name() && shown[0]["exchange"] == "", "{shown}");
+        ensure!(shown[0]["consumer"] == "worker", "{shown}");
         let page = station.call("show --id E-2", 0).await?.stdout;
         ensure!(page.contains("first failure 2") && !page.contains("452d32"), "{page}");
 

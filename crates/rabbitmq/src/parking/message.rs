@@ -100,6 +100,11 @@ impl ParkedMessage {
         self.number(DELIVERIES)
     }
 
+    /// Who parked it, by its name in the inbox.
+    pub fn consumer(&self) -> Option<String> {
+        self.text("inbox_parked_consumer")
+    }
+
     /// The queue from which it was parked.
     pub fn queue(&self) -> Option<Way> {
         Some(Way::Queue(self.text("inbox_parked_queue")?))

@@ -20,6 +20,8 @@ pub(super) struct Summary {
     error: Option<String>,
     attempts: Option<i64>,
     first_failure_at: Option<String>,
+    /// Who parked it.
+    consumer: Option<String>,
     /// From which it was parked.
     queue: Option<String>,
     /// By which it came there.
@@ -47,6 +49,7 @@ impl Summary {
             error: message.error(),
             attempts: message.attempts(),
             first_failure_at: message.first_failure_s().and_then(rfc3339),
+            consumer: message.consumer(),
             queue,
             exchange,
             routing_key,
@@ -115,6 +118,7 @@ pub(super) fn page(message: &ParkedMessage, payload: bool, first: bool) -> Strin
         ("error", text(&summary.error)),
         ("attempts", or_dash(summary.attempts)),
         ("first failure", text(&summary.first_failure_at)),
+        ("consumer", text(&summary.consumer)),
         ("queue", text(&summary.queue)),
         ("exchange", exchange),
         ("routing key", text(&summary.routing_key)),
