@@ -80,7 +80,7 @@ pub struct Settings {
     /// `consumer_timeout` (30 minutes), which would close the channel over and over, and nothing longer would
     /// ever be done.
     pub hold_limit: Duration,
-    /// How long to wait for what is being handled when it is told to stop.
+    /// How long to wait for what is being handled when it is told to stop; and then for the broker to say goodbye.
     pub drain_limit: Duration,
 }
 
@@ -216,11 +216,11 @@ impl<C: Connect, H: Handle> Consumer<C, H> {
             let outage = match opened {
                 Ok(mut session) => match session.run(stop.as_mut()).await {
                     End::Stopped => {
-                        session.close().await;
+                        session.close(self.0.settings.drain_limit).await;
                         return;
                     }
                     End::Renewed => {
-                        session.close().await;
+                        session.close(PEER_LIMIT).await;
                         continue;
                     }
                     End::Lost(outage) => {

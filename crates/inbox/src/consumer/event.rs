@@ -35,21 +35,13 @@ impl Event {
     pub(super) fn of(delivery: Delivery) -> Self {
         let properties = delivery.properties;
         let headers = properties.headers().as_ref();
-        let text = |name| match headers?.inner().get(name)? {
+        let header = |name| headers?.inner().get(name);
+        let number = |name| header(name).and_then(whole);
+        let text = |name| match header(name)? {
             AMQPValue::LongString(text) => Some(String::from_utf8_lossy(text.as_bytes()).into_owned()),
             AMQPValue::ShortString(text) => Some(text.to_string()),
-            _ => None,
-        };
-        let number = |name| match headers?.inner().get(name)? {
-            // Other senders' clients choose the kind by the size of the number.
-            AMQPValue::LongLongInt(number) => Some(*number),
-            AMQPValue::LongInt(number) => Some(i64::from(*number)),
-            AMQPValue::LongUInt(number) => Some(i64::from(*number)),
-            AMQPValue::ShortInt(number) => Some(i64::from(*number)),
-            AMQPValue::ShortUInt(number) => Some(i64::from(*number)),
-            AMQPValue::ShortShortInt(number) => Some(i64::from(*number)),
-            AMQPValue::ShortShortUInt(number) => Some(i64::from(*number)),
-            _ => None,
+            // An id that is a number at the sender's.
+            other => whole(other).map(|number| number.to_string()),
         };
         Self {
             message_id: properties.message_id().as_ref().map(ToString::to_string).unwrap_or_default(),
@@ -90,6 +82,20 @@ impl Event {
     }
 }
 
+/// A whole number; other senders' clients choose its kind by its size.
+fn whole(value: &AMQPValue) -> Option<i64> {
+    match value {
+        AMQPValue::LongLongInt(number) => Some(*number),
+        AMQPValue::LongInt(number) => Some(i64::from(*number)),
+        AMQPValue::LongUInt(number) => Some(i64::from(*number)),
+        AMQPValue::ShortInt(number) => Some(i64::from(*number)),
+        AMQPValue::ShortUInt(number) => Some(i64::from(*number)),
+        AMQPValue::ShortShortInt(number) => Some(i64::from(*number)),
+        AMQPValue::ShortShortUInt(number) => Some(i64::from(*number)),
+        _ => None,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use lapin::types::{FieldTable, ShortString};
@@ -126,6 +132,13 @@ mod tests {
         }
         assert!(!event(&[("aggregate_seq", AMQPValue::Void)]).has_bad_number());
         assert!(!event(&[]).has_bad_number());
+    }
+
+    #[test]
+    fn an_aggregate_id_may_be_a_number() {
+        let kind = ("aggregate_type", AMQPValue::LongString("order".into()));
+        let event = event(&[kind, ("aggregate_id", AMQPValue::ShortShortInt(7))]);
+        assert_eq!(event.aggregate().as_deref(), Some("order/7"));
     }
 
     #[test]

@@ -5,6 +5,7 @@
 
 use std::pin::Pin;
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures_util::StreamExt as _;
 use futures_util::stream::BoxStream;
@@ -185,10 +186,10 @@ impl<C: Connect, H: Handle> Session<C, H> {
         Ok(())
     }
 
-    /// Takes leave of the broker.
-    pub(super) async fn close(&mut self) {
+    /// Takes leave of the broker, which may not listen (an alarm blocks whoever has parked).
+    pub(super) async fn close(&mut self, limit: Duration) {
         // Whatever it answers, the connection is dropped next.
-        let _ = timeout(PEER_LIMIT, self.connection.close(200, ShortString::default())).await;
+        let _ = timeout(limit, self.connection.close(200, ShortString::default())).await;
     }
 
     /// Puts free workers to work.
