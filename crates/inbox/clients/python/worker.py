@@ -40,11 +40,20 @@ def attempt(database, message_id, body):
     return verdict
 
 
+def writable(value):
+    """A header as pika can write it: some versions read numbers with a fraction and write none."""
+    if isinstance(value, dict):
+        return {name: writable(one) for name, one in value.items()}
+    if isinstance(value, list):
+        return [writable(one) for one in value]
+    return str(value) if isinstance(value, float) else value
+
+
 def settle(connection, channel, database, method, properties, body):
     """Returns when the message may be acknowledged: its work is committed, or it is parked."""
 
     def park(reason, error, attempts=0, first_failed_at=None):
-        headers = dict(properties.headers or {}) | {
+        headers = writable(properties.headers or {}) | {
             "inbox_parked_reason": reason,
             "inbox_parked_error": str(error)[:1000],
             "inbox_parked_attempts": attempts,
@@ -63,7 +72,8 @@ def settle(connection, channel, database, method, properties, body):
         return reason
 
     message_id = properties.message_id
-    if not message_id:
+    # pika hands over bytes where an id is no UTF-8.
+    if not message_id or not isinstance(message_id, str):
         return park("poison", "a message without an id cannot be told from another")
     while True:
         try:

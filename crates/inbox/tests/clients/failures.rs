@@ -1,7 +1,10 @@
 //! Work that fails: rolled back, counted in the database, tried again after a pause, parked at last.
 
-use anyhow::Result;
+use std::process::Command;
+
+use anyhow::{Context as _, Result, ensure};
 use testenv::consumer::Value;
+use testenv::{eventually, languages};
 
 use crate::once::reason;
 use crate::station::{ATTEMPTS, LIMIT, Language, Station};
@@ -53,5 +56,41 @@ pub(crate) async fn used_up(language: Language) -> Result<()> {
     station.sql.batch_execute("alter table report drop constraint paper").await?;
     station.all_acknowledged(&worker).await?;
     assert_eq!(station.counter().await?, 7, "only the last one counts");
+    Ok(())
+}
+
+/// Publishes what other clients can: a number with a fraction in a header, an id that is no UTF-8.
+const ODD: &str = "
+import struct, sys, pika, pika.data
+encode = pika.data.encode_value
+def encode_value(pieces, value):
+    if not isinstance(value, float):
+        return encode(pieces, value)
+    pieces.append(struct.pack('>cd', b'd', value))
+    return 9
+pika.data.encode_value = encode_value
+with pika.BlockingConnection(pika.URLParameters(sys.argv[1])) as connection:
+    channel = connection.channel()
+    channel.confirm_delivery()
+    headers = {'price': 9.5, 'more': [{'prices': [9.5]}]}
+    for message_id in ('E-42', b'E-\\xff'):
+        properties = pika.BasicProperties(message_id=message_id, headers=headers, delivery_mode=2)
+        channel.basic_publish('', sys.argv[2], b'one', properties)
+";
+
+pub(crate) async fn odd(language: Language) -> Result<()> {
+    let station = Station::new(language, "odd").await?;
+    station.sql.batch_execute(NO_PAPER).await?;
+    let mut publish = Command::new(languages::python()?);
+    publish.args(["-c", ODD, station.queue.url(), station.queue.name()]);
+    let published = publish.output().context("start Python")?;
+    ensure!(published.status.success(), "{}", String::from_utf8_lossy(&published.stderr));
+    let worker = station.run().await?;
+    let lot = station.open_parking().await?;
+    let both = eventually("both to be parked", LIMIT, async || Ok((lot.depth().await? == 2).then_some(())));
+    both.await.with_context(|| format!("the worker's log:\n{}", worker.log().join("\n")))?;
+    let parked = station.parked().await?;
+    assert_eq!((parked.message_id(), reason(&parked)), ("E-42", "exhausted"));
+    assert!(parked.headers.contains_key("price") && parked.headers.contains_key("more"), "{parked:?}");
     Ok(())
 }

@@ -36,5 +36,6 @@ in_each_language! {
     crate::crashes::of_the_session as a_lost_session_is_no_failure_of_the_message,
     crate::failures::mended as a_failure_is_rolled_back_and_tried_again_after_a_pause,
     crate::failures::used_up as a_message_that_fails_every_time_is_parked,
+    crate::failures::odd as what_other_clients_can_send_is_parked_like_anything,
     crate::hidden::error as work_that_keeps_an_error_to_itself_has_failed,
 }
