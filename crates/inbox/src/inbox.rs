@@ -196,6 +196,21 @@ impl Inbox {
         error: &str,
     ) -> Result<Option<Failed>, Error> {
         let error = without_nul(error);
+        match self.record(client, message, &error).await {
+            // Not every database can hold every character; the failure must be counted nevertheless.
+            Err(Error::Argument(_)) if !error.is_ascii() => {
+                self.record(client, message, &error.replace(|c: char| !c.is_ascii(), "?")).await
+            }
+            recorded => recorded,
+        }
+    }
+
+    async fn record(
+        &self,
+        client: &Client,
+        message: Message<'_>,
+        error: &str,
+    ) -> Result<Option<Failed>, Error> {
         let failed = client
             .query_typed_one(
                 "select attempts, first_failed_at from postrider.inbox_record_failure($1, $2, $3, $4)",

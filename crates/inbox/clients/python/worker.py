@@ -86,9 +86,9 @@ def settle(connection, channel, database, method, properties, body):
         try:
             # If the database is away, this fails too: that ends the session, and counts as no attempt.
             attempts, first_failed_at = database.execute(record, (CONSUMER, message_id, error)).fetchone()
-        except psycopg.Error as refused:
-            # PR…: the inbox does not take such an id. DataError: the database cannot hold it.
-            if isinstance(refused, psycopg.DataError) or (refused.diag.sqlstate or "").startswith("PR"):
+        except (psycopg.Error, UnicodeError) as refused:
+            # PR…: the inbox does not take such an id. The others: the database cannot hold it, or not the error.
+            if isinstance(refused, (psycopg.DataError, UnicodeError)) or (refused.diag.sqlstate or "").startswith("PR"):
                 return park("poison", error, 1)
             raise
         if attempts is None:

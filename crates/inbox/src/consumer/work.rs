@@ -137,7 +137,7 @@ impl<C: Connect, H: Handle> Place<C, H> {
         ending: Ending,
     ) -> Result<Option<Outcome>, BoxError> {
         let (shared, event) = (&self.shared, Arc::clone(&item.event));
-        let (reason, error) = match ending {
+        let (mut reason, error) = match ending {
             Ending::Settled => return Ok(Some(Outcome::Settled)),
             Ending::Early => return Ok(Some(Outcome::Early)),
             Ending::Outage(error) => return Err(error.into()),
@@ -153,8 +153,10 @@ impl<C: Connect, H: Handle> Place<C, H> {
             match timeout(PEER_LIMIT, recorded).await? {
                 Ok(None) => return Ok(Some(Outcome::Settled)),
                 Ok(Some(failed)) => (attempts, first_failed_at) = (failed.attempts, failed.first_at),
-                // It cannot be remembered under such an id.
-                Err(Error::Argument(_) | Error::TwoPhase(_)) => attempts = 1,
+                // It cannot be remembered under such an id, nor ever be given up.
+                Err(Error::Argument(_) | Error::TwoPhase(_)) => {
+                    (attempts, reason) = (1, Some(reason.unwrap_or(Reason::Poison)));
+                }
                 Err(outage) => return Err(outage.into()),
             }
         }

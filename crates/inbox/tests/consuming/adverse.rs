@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::Result;
 use postrider_inbox::Inbox;
 use postrider_inbox::consumer::{Event, Gap, GapAnswer, Handle, HandleError};
-use testenv::eventually;
+use testenv::{Sql, eventually};
 use tokio::sync::Notify;
 use tokio_postgres::Transaction;
 
@@ -119,5 +119,37 @@ async fn a_hook_that_panics_interrupts_nobody() -> Result<()> {
     running.stop().await?;
     assert_eq!(begun.load(Relaxed), 1);
     assert_eq!(station.queue.left().await?, 1);
+    Ok(())
+}
+
+/// Fails with words that not every database can hold.
+struct Wordy;
+
+impl Handle for Wordy {
+    async fn handle(&self, _: &Event, _: &Transaction<'_>) -> Result<(), HandleError> {
+        Err(HandleError::transient("no paper \u{2192} no report"))
+    }
+}
+
+#[tokio::test]
+async fn an_error_that_the_database_cannot_hold_is_an_attempt_like_any() -> Result<()> {
+    let mut station = Station::new("loop latin").await?;
+    let name = station.scope.named("latin");
+    let create = format!(
+        "create database \"{name}\" encoding 'LATIN1' lc_collate 'C' lc_ctype 'C' template template0"
+    );
+    station.sql.batch_execute(&create).await?;
+    station.urls.database = station.scope.addresses().admin_url(&name);
+    let latin = Sql::connect(&station.urls.database).await?;
+    latin.batch_execute(postrider_inbox::INBOX_SQL).await?;
+    station.settings.attempts = 3;
+    station.publish(vec![message("E-1", "good")]).await?;
+    let running = station.run(Wordy);
+    let parked = station.parked().await?;
+    assert_eq!(parked.text("inbox_parked_reason"), Some("exhausted"));
+    assert_eq!(parked.text("inbox_parked_error"), Some("no paper \u{2192} no report"));
+    running.stop().await?;
+    let row = latin.query_one("select attempts, last_error from postrider.inbox", &[]).await?;
+    assert_eq!((row.get::<_, i32>(0), row.get::<_, &str>(1)), (3, "no paper ? no report"));
     Ok(())
 }
