@@ -63,7 +63,8 @@ create table if not exists postrider.inbox_window (
     consumer     text primary key,
     redelivery   interval not null default '1 day',    -- a message waits in its queue, unacknowledged
     resubmission interval not null default '14 days',  -- somebody sends a parked or dead-lettered one again
-    replay       interval not null default '7 days'    -- the sender sends again what it has sent
+    replay       interval not null default '7 days',   -- the sender sends again what it has sent
+    check (least(redelivery, resubmission, replay) >= interval '0')
 );
 
 -- Its members can call the functions below and do nothing else.
@@ -133,7 +134,9 @@ $$;
 revoke execute on function postrider.inbox_one_phase from public;
 
 -- One phase: for effects in this database. The first statement of the consumer's transaction; a concurrent
--- copy waits in it for the first, holding no other lock. Answers:
+-- copy waits in it for the first, holding no other lock. (Who claims several messages in one transaction holds
+-- the first ones: all do so in one order, by their aggregates and ids, or Postgres ends a deadlock by an error.)
+-- Answers:
 --   process    do the work in this transaction, commit, acknowledge
 --   duplicate  acknowledge, nothing else
 --   mismatch   the same id was completed with other content: park it and alarm; nothing is written

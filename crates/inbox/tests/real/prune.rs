@@ -112,6 +112,8 @@ async fn pruning_inside_the_window_is_refused() -> Result<()> {
     )
     .await?;
     assert!(prune_all(&sql, &inbox, 6 * DAY).await? > 23 * 48);
+    let shorter = "update postrider.inbox_window set replay = '-4 days'";
+    assert!(sql.batch_execute(shorter).await.is_err(), "no part shortens the others");
     assert!(inbox.prune(&sql, 5 * DAY, 100).await.is_err());
     was_active(&sql, "slow", 70.0, 0.0).await?;
     assert!(Inbox::new("slow").prune(&sql, WINDOW, 100).await.is_err());
