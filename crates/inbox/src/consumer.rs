@@ -54,33 +54,34 @@ pub struct Settings {
     /// The queue; it must be there.
     pub queue: String,
     /// Where to publish what cannot be handled: an exchange that must be there (the empty name is the default
-    /// exchange) and a routing key for which a queue is bound.
+    /// exchange) and a routing key for which a queue is bound. Default: the default exchange.
     pub parking_exchange: String,
-    /// The routing key for it.
+    /// The routing key for it. Default: the queue's name and `.parked`.
     pub parking_key: String,
-    /// How many messages are here at once, those that wait included.
+    /// How many messages are here at once, those that wait included. Default: 64.
     pub prefetch: u16,
-    /// How many are handled at once, each on a connection of its own to the database.
+    /// How many are handled at once, each on a connection of its own to the database. Default: 8.
     pub workers: usize,
-    /// How often a message's work may fail before it is parked.
+    /// How often a message's work may fail before it is parked. Default: 8.
     pub attempts: u32,
-    /// How long to wait between them.
+    /// How long to wait between them. Default: [`Retry::default`].
     pub retry: Retry,
     /// Whether to check `aggregate_seq`: a message is handled only after all before it. One that is parked is
     /// then missing for those behind it; but if it was the first that was seen of its aggregate, the next one
     /// is, unless [`Inbox::start_at_one`] says better, and the parked one is stale when it is sent back. A
-    /// message without an aggregate or without a number is not checked.
+    /// message without an aggregate or without a number is not checked. Default: no.
     pub check_sequence: bool,
-    /// How long a message waits for the missing ones before it; then [`Handle::gap`] is asked.
+    /// How long a message waits for the missing ones before it; then [`Handle::gap`] is asked. Default: 30 s.
     pub early_wait: Duration,
-    /// How long one message may take, from claim to commit.
+    /// How long one message may take, from claim to commit. Default: 60 s.
     pub handle_limit: Duration,
     /// How long a message may wait here before everything is given back to the queue by a new connection, once
     /// what is being handled is done; at least a second. Together with `handle_limit` stay below the broker's
     /// `consumer_timeout` (30 minutes), which would close the channel over and over, and nothing longer would
-    /// ever be done.
+    /// ever be done. Default: 15 minutes.
     pub hold_limit: Duration,
     /// How long to wait for what is being handled when it is told to stop; and then for the broker to say goodbye.
+    /// Default: 10 s.
     pub drain_limit: Duration,
 }
 

@@ -66,7 +66,7 @@ impl Fence {
 ///         None => drop(inbox.fail(client, &fence, "the worker was lost before it sent").await?),
 ///     },
 ///     Begun::Duplicate => {}
-///     Begun::InProgress => { /* requeue, later */ }
+///     Begun::InProgress => { /* wait, then ask again */ }
 ///     Begun::Mismatch => { /* park */ }
 /// }
 /// # Ok(())

@@ -15,6 +15,20 @@ use tokio_postgres_rustls::MakeRustlsConnect;
 /// Any error that can go to another thread.
 pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
+/// An error with what is behind it: Postgres' client only says `db error` itself.
+pub(super) fn words(error: &(dyn std::error::Error + 'static)) -> String {
+    let mut text = error.to_string();
+    let mut next = error.source();
+    while let Some(cause) = next {
+        let cause_text = cause.to_string();
+        if !text.contains(&cause_text) {
+            text = format!("{text}: {cause_text}");
+        }
+        next = cause.source();
+    }
+    text
+}
+
 /// Makes connections, again and again.
 pub trait Connect: Send + Sync + 'static {
     /// A connection to the broker, without auto-recovery.
@@ -104,6 +118,20 @@ mod tests {
     use testenv::{Postgres, PostgresOptions, Tls};
 
     use super::*;
+
+    #[tokio::test]
+    async fn an_outage_names_its_cause() -> Result<()> {
+        let server = Postgres::start(PostgresOptions { fsync: false, ..PostgresOptions::default() }).await?;
+        for (database, cause) in [
+            (server.url("nobody", "wrong", "postgres"), "password authentication failed for user"),
+            (server.admin_url("nowhere"), "database \"nowhere\" does not exist"),
+        ] {
+            let refused = Urls { broker: String::new(), database }.database().await.err();
+            let refused = words(&*refused.context("it cannot be reached")?);
+            assert!(refused.contains(cause), "{refused}");
+        }
+        Ok(())
+    }
 
     #[tokio::test]
     async fn a_server_is_believed_by_its_certificate_only() -> Result<()> {

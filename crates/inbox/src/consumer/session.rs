@@ -16,7 +16,7 @@ use tokio::select;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until, timeout};
 
-use super::connect::{BoxError, Connect, Database};
+use super::connect::{BoxError, Connect, Database, words};
 use super::event::Event;
 use super::handle::Handle;
 use super::lanes::{Item, Key, Lanes};
@@ -91,7 +91,7 @@ impl<C: Connect, H: Handle> Session<C, H> {
             })
         };
         match timeout(PEER_LIMIT, opening).await {
-            Ok(opened) => opened.map_err(|error| format!("open the session: {error}")),
+            Ok(opened) => opened.map_err(|error| format!("open the session: {}", words(&*error))),
             Err(_) => Err(format!("open the session: no answer within {PEER_LIMIT:?}")),
         }
     }
@@ -102,6 +102,7 @@ impl<C: Connect, H: Handle> Session<C, H> {
     }
 
     pub(super) async fn run(&mut self, mut stop: Pin<&mut impl Future<Output = ()>>) -> End {
+        self.shared.tally.connected(true);
         let mut leaving: Option<Leaving> = None;
         loop {
             let lost = match &mut leaving {
@@ -117,7 +118,7 @@ impl<C: Connect, H: Handle> Session<C, H> {
                 (None, _) => {}
                 // Who stops does not come back.
                 (Some(_), Some(Leaving { end: End::Stopped, .. })) => return End::Stopped,
-                (Some(outage), _) => return End::Lost(outage.to_string()),
+                (Some(outage), _) => return End::Lost(words(&*outage)),
             }
         }
     }
@@ -246,6 +247,7 @@ impl<C, H> Drop for Session<C, H> {
     fn drop(&mut self) {
         // Its tasks end with it.
         self.shared.tally.at_work(0);
+        self.shared.tally.connected(false);
     }
 }
 

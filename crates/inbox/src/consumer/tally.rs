@@ -18,6 +18,7 @@ pub struct Tally {
     pub(super) unique_violations: Meter,
     in_progress: AtomicU64,
     in_progress_metric: Gauge,
+    connected: Gauge,
     handler_us: AtomicU64,
     handler_seconds: Histogram,
 }
@@ -63,8 +64,16 @@ impl Tally {
         let (in_progress, handler) = ("postrider_inbox_in_progress", "postrider_inbox_handler_seconds");
         metrics::describe_gauge!(in_progress, "Messages being handled now.");
         metrics::describe_histogram!(handler, "The time that the handler took, whatever came of it.");
-        let in_progress_metric = metrics::gauge!(in_progress, labels.clone());
-        in_progress_metric.set(0);
+        let connected = "postrider_inbox_connected";
+        metrics::describe_gauge!(
+            connected,
+            "1 while it consumes, 0 while it waits for the broker or the database."
+        );
+        let gauge = |name: &'static str| {
+            let metric = metrics::gauge!(name, labels.clone());
+            metric.set(0);
+            metric
+        };
         Self {
             handled: meter("postrider_inbox_handled_total", "Messages whose work was committed."),
             duplicates: meter(
@@ -90,7 +99,8 @@ impl Tally {
                 "Failures of the handler by a unique constraint: often a duplicate under another id.",
             ),
             in_progress: AtomicU64::new(0),
-            in_progress_metric,
+            in_progress_metric: gauge(in_progress),
+            connected: gauge(connected),
             handler_us: AtomicU64::new(0),
             handler_seconds: metrics::histogram!(handler, labels.clone()),
         }
@@ -121,6 +131,10 @@ impl Tally {
         self.in_progress.store(messages as u64, Relaxed);
         #[expect(clippy::cast_precision_loss, reason = "so many messages are exact in f64")]
         self.in_progress_metric.set(messages as f64);
+    }
+
+    pub(super) fn connected(&self, connected: bool) {
+        self.connected.set(u32::from(connected));
     }
 }
 

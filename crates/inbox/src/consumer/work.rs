@@ -10,7 +10,7 @@ use tokio::time::{Instant, timeout};
 use tokio_postgres::error::SqlState;
 use tokio_postgres::{Client, IsolationLevel};
 
-use super::connect::{BoxError, Connect, Database};
+use super::connect::{BoxError, Connect, Database, words};
 use super::event::Event;
 use super::handle::{Gap, GapAnswer, Handle, HandleError};
 use super::lanes::Item;
@@ -80,7 +80,11 @@ impl<C: Connect, H: Handle> Place<C, H> {
                 item.outages += 1;
                 item.not_before = Instant::now() + self.shared.settings.retry.delay(item.outages);
                 if item.outages == 1 {
-                    tracing::warn!(message_id = item.event.message_id, "the message waits: {outage}");
+                    tracing::warn!(
+                        message_id = item.event.message_id,
+                        "the message waits: {}",
+                        words(&*outage)
+                    );
                 }
                 Outcome::Again
             }
@@ -178,7 +182,7 @@ impl<C: Connect, H: Handle> Place<C, H> {
         let start = client.build_transaction().isolation_level(IsolationLevel::ReadCommitted).start();
         let transaction = match start.await {
             Ok(transaction) => transaction,
-            Err(error) => return Ending::Outage(error.to_string()),
+            Err(error) => return Ending::Outage(words(&error)),
         };
         if shared.settings.check_sequence && event.has_bad_number() {
             let error = "its aggregate_seq is not a whole number of 64 bits".to_owned();
@@ -247,7 +251,7 @@ impl<C: Connect, H: Handle> Place<C, H> {
     pub(super) async fn close_gap(self, mut items: Vec<Item>) -> Vec<Item> {
         let now = Instant::now();
         if let Err(outage) = self.ask_about_gap(&mut items).await {
-            tracing::warn!("the gap stays: {outage}");
+            tracing::warn!("the gap stays: {}", words(&*outage));
             let later = now + self.shared.settings.retry.max;
             for item in &mut items {
                 item.not_before = later;
@@ -286,18 +290,4 @@ impl<C: Connect, H: Handle> Place<C, H> {
         }
         Ok(())
     }
-}
-
-/// An error with what is behind it.
-fn words(error: &(dyn std::error::Error + 'static)) -> String {
-    let mut text = error.to_string();
-    let mut next = error.source();
-    while let Some(cause) = next {
-        let cause_text = cause.to_string();
-        if !text.contains(&cause_text) {
-            text = format!("{text}: {cause_text}");
-        }
-        next = cause.source();
-    }
-    text
 }

@@ -36,6 +36,7 @@ async fn what_is_counted_is_in_the_metrics_of_the_program() -> Result<()> {
     running.wait("two to be parked", |counts| counts.parked == 2 && counts.handled == 3).await?;
     station.publish(vec![stale, numbered("o", 4, "good")]).await?;
     running.wait("an early and a stale one", |counts| counts.stale == 1 && counts.early > 0).await?;
+    let at_work = recorder.handle().render();
     let counts = running.stop().await?;
 
     let page = recorder.handle().render();
@@ -50,11 +51,13 @@ async fn what_is_counted_is_in_the_metrics_of_the_program() -> Result<()> {
         ("parked_total", 2),
         ("unique_violations_total", 3),
         ("in_progress", 0),
+        ("connected", 0),
         ("handler_seconds_count", 8),
     ] {
         let line = format!("postrider_inbox_{name}{labels} {expected}");
         assert!(page.lines().any(|found| found == line), "{line} is not in\n{page}");
     }
+    assert!(at_work.contains(&format!("postrider_inbox_connected{labels} 1\n")), "{at_work}");
     // A rate has a zero to start from.
     assert!(zero.contains(&format!("postrider_inbox_parked_total{labels} 0")), "{zero}");
     assert_eq!(rows_of_the_readme()?, rows(&page), "README.md, section The inbox, has to have these rows");
