@@ -7,6 +7,7 @@ use postrider_inbox::INBOX_SQL;
 use serde_json::Value as Json;
 use testenv::Sql;
 use testenv::consumer::{Parcel, QueueKind, Value, publish};
+use testenv::relay::Program;
 
 use crate::BINARY;
 use crate::station::{Station, parcel};
@@ -66,6 +67,36 @@ async fn what_cannot_go_back_stays_parked() -> Result<()> {
     station.wait_handled(&["E-1", "E-2"]).await?;
     let missing = station.program.output(&["parked", "list", "--queue", "no_such_queue"]).await?;
     ensure!(missing.code == Some(1) && missing.stderr.contains("404"), "{missing}");
+    station.end().await
+}
+
+/// One that an inbox has parked, without what an inbox tells it by.
+fn nameless(station: &Station) -> Parcel {
+    let mut parcel = parked(station, "");
+    parcel.properties.message_id = None;
+    parcel.headers.push(("inbox_parked_reason".to_owned(), Value::Text("poison".to_owned())));
+    parcel
+}
+
+#[tokio::test]
+async fn what_has_no_id_stays_parked() -> Result<()> {
+    let mut station = Station::new("parked nameless", QueueKind::Classic).await?;
+    station.work.mended.store(true, SeqCst);
+    let parcels = vec![nameless(&station), parked(&station, ""), parked(&station, "E-1")];
+    publish(station.parking.url(), "", station.parking.name(), parcels).await?;
+    let some = station.call("retry --all --consumer worker", 1).await?;
+    ensure!(some.stderr.matches("stays parked: it has no id").count() == 2, "{some}");
+    ensure!(some.stdout == format!("sent E-1 to queue {:?}\n", station.queue.name()), "{some}");
+    station.wait_handled(&["E-1"]).await?;
+    ensure!(station.listed().await? == ["-", ""]);
+
+    // Without an inbox to ask, the mark says that one has parked it.
+    station.program = Program::new(BINARY).set("rabbitmq.url", station.scope.amqp_url());
+    station.call("discard --all --unmarked --yes", 0).await?;
+    publish(station.parking.url(), "", station.parking.name(), vec![nameless(&station)]).await?;
+    let none = station.call("retry --all", 1).await?;
+    ensure!(none.stderr.contains("- stays parked: it has no id") && none.stdout.is_empty(), "{none}");
+    ensure!(station.listed().await? == ["-"]);
     station.end().await
 }
 

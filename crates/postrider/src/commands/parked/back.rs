@@ -88,14 +88,18 @@ impl Desk {
 
     /// Why an inbox would not have the message. The attempts of the consumer that was named are forgotten.
     async fn objection(&self, message: &ParkedMessage) -> anyhow::Result<Option<String>> {
-        let (Some(admin), Some(id)) = (&self.admin, message.message_id()) else { return Ok(None) };
+        let id = message.message_id().unwrap_or_default();
+        // Only an inbox minds; that one has parked it is in its mark.
+        if id.is_empty() && (self.admin.is_some() || message.is_marked()) {
+            let why = "it has no id, without which no inbox can tell it from another one, so that it would be parked \
+                       again: discard it, or have it sent with an id";
+            return Ok(Some(why.to_owned()));
+        }
+        let Some(admin) = &self.admin else { return Ok(None) };
         if id.contains('\0') {
             let why = "its id has a NUL, which no inbox can hold, so that it would be parked again: discard it, or have \
                        it sent under another id";
             return Ok(Some(why.to_owned()));
-        }
-        if id.is_empty() {
-            return Ok(None);
         }
         match self.ask(admin, message, id).await {
             // The question about the next message may be one that the server can take.
