@@ -13,8 +13,9 @@ use crate::peers;
 
 const HEADER: [&str; 7] = ["consumer", "source", "id", "status", "attempts", "received", "error"];
 
-/// What is the matter with such a database.
-pub(super) const NO_INBOX: &str = "find an inbox in this database: make it with `postrider init --inbox`";
+/// What is the matter with such a database: more often than not it is the sender's.
+pub(super) const NO_INBOX: &str = "find an inbox in this database: set postgres.url to the consumer's database, where \
+                                   its inbox is; if it has none yet, make it there with `postrider init --inbox`";
 
 /// Does what the command says.
 pub(crate) async fn inbox(config: &Config, command: &Inbox) -> anyhow::Result<ExitCode> {

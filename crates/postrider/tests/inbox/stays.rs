@@ -101,6 +101,21 @@ async fn what_has_no_id_stays_parked() -> Result<()> {
 }
 
 #[tokio::test]
+async fn a_database_without_an_inbox_may_be_the_wrong_one() -> Result<()> {
+    let mut station = Station::new("parked elsewhere", QueueKind::Classic).await?;
+    station.park(&["E-1"]).await?;
+    let shop = station.scope.named("shop");
+    station.sql.batch_execute(&format!("create database {shop}")).await?;
+    station.program = station.program.set("postgres.url", station.scope.addresses().admin_url(&shop));
+    let refused = station.call("retry --all --consumer worker", 1).await?;
+    for part in ["set postgres.url to the consumer's database", "`postrider init --inbox`"] {
+        ensure!(refused.stderr.contains(part), "{refused}");
+    }
+    ensure!(station.listed().await? == ["E-1"]);
+    station.end().await
+}
+
+#[tokio::test]
 async fn for_a_consumer_without_rows_only_what_others_have_stays_parked() -> Result<()> {
     let station = Station::new("parked stranger", QueueKind::Classic).await?;
     station.park(&["E-1"]).await?;
