@@ -248,7 +248,7 @@ async fn login(server: &Server, endpoint: Endpoint) -> Result<Admin, Failed> {
         // pg_hba.conf may let one way in and not the other.
         other_way: e.code() == Some(&tokio_postgres::error::SqlState::INVALID_AUTHORIZATION_SPECIFICATION),
         no_tls: false,
-        error: failure::sql(&what, Doing::Replicate, &e, server),
+        error: failure::sql(&what, Doing::Connect, &e, server),
     };
     let mut config = tokio_postgres::Config::new();
     config

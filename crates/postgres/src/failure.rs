@@ -7,14 +7,22 @@ use crate::subject::quoted;
 /// What the session was doing, which decides the cure of 42501.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Doing {
-    /// Logging in, for SQL or for replication; or using a slot.
+    /// Logging in for SQL.
+    Connect,
+    /// Logging in for replication; or using a slot.
     Replicate,
     /// Reading and writing in the schema `postrider`.
     Relay,
     /// Looking at the quarantine, and asking the relay, as a person does.
     Operate,
-    /// Creating objects.
+    /// Creating objects; what one takes beside the database's own right is found out by [`crate::init`].
     Create,
+    /// Looking into the inbox, as a person does.
+    SeeInbox,
+    /// Letting a message in the inbox be handled afresh, as a person does.
+    ChangeInbox,
+    /// Calling the inbox's functions.
+    CallInbox,
 }
 
 /// Classifies a failure of tokio-postgres.
@@ -77,21 +85,46 @@ pub(crate) fn refused(what: &str, doing: Doing, code: &str, message: &str, serve
 
 fn lacking(doing: Doing, role: &str) -> String {
     match doing {
+        Doing::Connect => format!("role {role} may not connect to the database"),
         Doing::Replicate => format!("role {role} may not replicate; the attribute is not inherited"),
         Doing::Relay => format!("role {role} lacks a right in the schema postrider"),
-        Doing::Operate => format!("role {role} is no operator of the relay"),
+        Doing::Operate => format!(
+            "role {role} is no operator of the relay; roles.sql makes the group and gives it its rights, in each \
+             database anew"
+        ),
         Doing::Create => format!("role {role} may not create this; run it as the database's owner, or grant"),
+        Doing::SeeInbox => format!("role {role} may not read the inbox"),
+        Doing::ChangeInbox => format!("role {role} may not change the inbox"),
+        Doing::CallInbox => format!("role {role} is no consumer of the inbox"),
     }
 }
 
 fn rights(doing: Doing, server: &Server) -> Vec<String> {
     let role = quoted(&server.user);
     match doing {
+        Doing::Connect => {
+            vec![format!("grant connect on database {} to {role}", quoted(&server.database))]
+        }
         Doing::Replicate => vec![format!("alter role {role} replication")],
         Doing::Relay => relay_grants(&role),
         Doing::Operate => vec![format!("grant postrider_operator to {role}")],
         Doing::Create => vec![format!("grant create on database {} to {role}", quoted(&server.database))],
+        Doing::SeeInbox => inbox_grants(&role),
+        Doing::ChangeInbox => {
+            let mut grants = inbox_grants(&role);
+            grants.push(format!("grant update on postrider.inbox to {role}"));
+            grants
+        }
+        Doing::CallInbox => vec![format!("grant postrider_consumer to {role}")],
     }
+}
+
+/// What it takes to read the inbox, which its consumers cannot; `role` is quoted.
+fn inbox_grants(role: &str) -> Vec<String> {
+    vec![
+        format!("grant usage on schema postrider to {role}"),
+        format!("grant select on postrider.inbox to {role}"),
+    ]
 }
 
 /// The rights that `roles.sql` gives to the relay; `role` is quoted.

@@ -6,8 +6,8 @@
 use crate::admin::Admin;
 use crate::error::Error;
 use crate::failure::Doing;
-use crate::init::{Planned, Progress};
-use crate::schema::paragraphs;
+use crate::init::{Needs, Planned, Progress};
+use crate::schema::{RELATION, paragraphs};
 
 const INBOX_SQL: &str = include_str!("../../../sql/inbox.sql");
 
@@ -16,9 +16,11 @@ const INBOX_SQL: &str = include_str!("../../../sql/inbox.sql");
 struct Object {
     /// What it is, such as `table postrider.inbox`.
     label: String,
+    /// Its name, without the schema.
     name: &'static str,
     /// Answers a row if the object named `$1` is there.
     there: &'static str,
+    needs: Needs,
     sql: &'static str,
 }
 
@@ -32,15 +34,26 @@ impl Admin {
                 object: object.label,
                 present: !there.is_empty(),
                 sql: object.sql.to_owned(),
+                needs: object.needs,
             });
         }
         Ok(plan)
     }
 
-    /// Creates what is missing of the inbox and changes nothing that is there.
+    /// Creates what is missing of the inbox, all of it or nothing, and changes nothing that is there.
     pub async fn init_inbox(&self, tell: &mut (dyn FnMut(Progress) + Send)) -> Result<(), Error> {
-        for planned in self.inbox_plan().await? {
-            self.make(planned, tell).await?;
+        let plan = self.inbox_plan().await?;
+        self.batch("begin to create the inbox", Doing::Create, "begin").await?;
+        for planned in &plan {
+            if let Err(error) = self.create(planned).await {
+                // What failed is worth more than that; and a session that ends takes its transaction along.
+                let _ = self.batch("create no inbox", Doing::Create, "rollback").await;
+                return Err(self.explained(error, planned, "postrider init --inbox").await);
+            }
+        }
+        self.batch("create the inbox", Doing::Create, "commit").await?;
+        for planned in plan {
+            tell(planned.made());
         }
         Ok(())
     }
@@ -53,23 +66,31 @@ fn objects() -> impl Iterator<Item = Object> {
     })
 }
 
-/// How a statement begins, what it makes, and how to see whether that is there. The name follows.
-const KINDS: [(&str, &str, &str); 6] = [
-    ("create schema if not exists ", "schema ", "select from pg_namespace where nspname = $1"),
-    ("create table if not exists ", "table ", "select where to_regclass($1) is not null"),
+/// How a statement begins, what it makes, how to see whether that is there, and what it takes. The name follows.
+const KINDS: [(&str, &str, &str, Needs); 6] = [
     (
-        "create index if not exists ",
-        "index postrider.",
-        "select where to_regclass('postrider.' || $1) is not null",
+        "create schema if not exists ",
+        "schema ",
+        "select from pg_namespace where nspname = $1",
+        Needs::Database,
     ),
-    ("create or replace function ", "function ", "select where to_regproc($1) is not null"),
-    (CREATE_ROLE, "role ", "select from pg_roles where rolname = $1"),
+    ("create table if not exists postrider.", "table postrider.", RELATION, Needs::Schema),
+    ("create index if not exists ", "index postrider.", RELATION, Needs::Schema),
+    (
+        "create or replace function postrider.",
+        "function postrider.",
+        "select from pg_proc p join pg_namespace n on n.oid = p.pronamespace
+         where n.nspname = 'postrider' and p.proname = $1",
+        Needs::Schema,
+    ),
+    (CREATE_ROLE, "role ", "select from pg_roles where rolname = $1", Needs::Role),
     (
         "grant usage on schema postrider to ",
         "usage of the schema for ",
         // The role and the schema may be missing as well.
         "select from pg_roles r, pg_namespace n where r.rolname = $1 and n.nspname = 'postrider'
          and has_schema_privilege(r.oid, n.oid, 'usage')",
+        Needs::Schema,
     ),
 ];
 
@@ -78,9 +99,9 @@ const CREATE_ROLE: &str = "create role ";
 
 fn object(sql: &'static str) -> Option<Object> {
     let body = if sql.starts_with("do ") { &sql[sql.find(CREATE_ROLE)?..] } else { sql };
-    KINDS.iter().find_map(|(beginning, label, there)| {
+    KINDS.into_iter().find_map(|(beginning, label, there, needs)| {
         let name = body.strip_prefix(beginning)?.split([' ', '(', '\n']).next()?;
-        Some(Object { label: format!("{label}{name}"), name, there, sql })
+        Some(Object { label: format!("{label}{name}"), name, there, needs, sql })
     })
 }
 
@@ -107,7 +128,7 @@ mod tests {
         );
         assert_eq!(names.len(), INBOX_SQL.matches("\ncreate or replace function ").count() + 8);
         for object in objects().filter(|object| object.label.starts_with("function ")) {
-            let revoked = format!("revoke execute on function {} from public", object.name);
+            let revoked = format!("revoke execute on function postrider.{} from public", object.name);
             assert!(object.sql.contains(&revoked), "{}", object.name);
         }
     }

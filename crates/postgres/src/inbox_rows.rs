@@ -9,6 +9,7 @@ use tokio_postgres::types::{ToSql, Type};
 use crate::admin::{Admin, LOOK_LIMIT};
 use crate::error::Error;
 use crate::failure::{Doing, sqlstate};
+use crate::schema::RELATION;
 
 /// A message in an inbox; its fields are the keys of `--json`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -89,8 +90,7 @@ const RETRY: &str = "
 impl Admin {
     /// Whether this database has an inbox.
     pub async fn has_inbox(&self) -> Result<bool, Error> {
-        let there = "select where to_regclass('postrider.inbox') is not null";
-        Ok(!self.query("look for the inbox", Doing::Create, there, &[]).await?.is_empty())
+        Ok(!self.query("look for the inbox", Doing::SeeInbox, RELATION, &["inbox"]).await?.is_empty())
     }
 
     /// The first messages that the filter means, the oldest first.
@@ -106,7 +106,7 @@ impl Admin {
         let limit = limit.to_string();
         let parameters =
             [filter.consumer.as_deref(), filter.message_id.as_deref(), Some(completed), Some(&limit)];
-        let rows = self.inbox("look into the inbox", &statement, &parameters).await?;
+        let rows = self.inbox("look into the inbox", Doing::SeeInbox, &statement, &parameters).await?;
         Ok(rows.iter().map(row).collect())
     }
 
@@ -125,7 +125,7 @@ impl Admin {
              order by source limit 100"
         );
         let parameters = [Some(consumer), Some(message_id), source];
-        let rows = self.inbox("look into the inbox", &statement, &parameters).await?;
+        let rows = self.inbox("look into the inbox", Doing::SeeInbox, &statement, &parameters).await?;
         let record = |found: &Row| InboxRecord {
             row: row(found),
             content_sha256: found.get(10),
@@ -139,7 +139,7 @@ impl Admin {
     /// forgotten. False if there is none such.
     pub async fn inbox_retry(&self, consumer: &str, source: &str, message_id: &str) -> Result<bool, Error> {
         let parameters = [consumer, source, message_id];
-        let changed = self.query("change the inbox", Doing::Create, RETRY, &parameters).await?;
+        let changed = self.query("change the inbox", Doing::ChangeInbox, RETRY, &parameters).await?;
         Ok(!changed.is_empty())
     }
 
@@ -150,7 +150,7 @@ impl Admin {
     pub async fn inbox_prune(&self, older_than: Duration, consumer: Option<&str>) -> Result<u64, Error> {
         let age = format!("{} seconds", older_than.as_secs());
         let prune = "select postrider.inbox_prune($1::interval, consumer => $2)::text";
-        let pruned = self.inbox("prune the inbox", prune, &[Some(&age), consumer]).await?;
+        let pruned = self.inbox("prune the inbox", Doing::CallInbox, prune, &[Some(&age), consumer]).await?;
         Ok(pruned.first().and_then(|row| row.get::<_, &str>(0).parse().ok()).unwrap_or(0))
     }
 
@@ -158,12 +158,13 @@ impl Admin {
     async fn inbox(
         &self,
         what: &str,
+        doing: Doing,
         statement: &str,
         parameters: &[Option<&str>],
     ) -> Result<Vec<Row>, Error> {
         let typed: Vec<(&(dyn ToSql + Sync), Type)> =
             parameters.iter().map(|text| (text as &(dyn ToSql + Sync), Type::TEXT)).collect();
-        self.within(what, Doing::Create, LOOK_LIMIT, self.0.client.query_typed(statement, &typed)).await
+        self.within(what, doing, LOOK_LIMIT, self.0.client.query_typed(statement, &typed)).await
     }
 }
 

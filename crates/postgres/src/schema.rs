@@ -8,6 +8,11 @@ pub const SCHEMA_SQL: &str = include_str!("../../../sql/schema.sql");
 /// The roles, to be run by an administrator; may be run again.
 pub const ROLES_SQL: &str = include_str!("../../../sql/roles.sql");
 
+/// Answers a row if the schema has a table or an index named `$1`. The catalog tells everybody, `to_regclass` only those
+/// who may use the schema.
+pub(crate) const RELATION: &str = "select from pg_class c join pg_namespace n on n.oid = c.relnamespace
+    where n.nspname = 'postrider' and c.relname = $1";
+
 const CREATE_TABLE: &str = "create table if not exists ";
 const CREATE_INDEX: &str = "create index if not exists ";
 

@@ -6,6 +6,7 @@ mod doctor;
 mod init;
 mod quarantine;
 mod rig;
+mod rights;
 mod slots;
 mod stops;
 mod stream;
