@@ -7,7 +7,7 @@ use crate::admin::Admin;
 use crate::error::Error;
 use crate::failure::{self, Doing};
 use crate::inspect::Inspection;
-use crate::subject::{Subject, literal, quoted};
+use crate::subject::{Subject, TableName, literal, quoted};
 
 /// One thing to know, and how to mend it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -72,6 +72,7 @@ struct Prepared {
 
 #[derive(Debug, Deserialize)]
 struct Missing {
+    schema: String,
     table: String,
     column: String,
 }
@@ -103,10 +104,14 @@ impl Admin {
 
     async fn vitals(&self, subject: &Subject, columns: &[&str]) -> Result<Vitals, Error> {
         let array = |words: Vec<String>| format!("array[{}]::text[]", words.join(", "));
-        let tables = array(subject.tables().iter().map(|table| literal(&table.to_string())).collect());
+        let names = |name: fn(&TableName) -> &str| {
+            array(subject.tables().iter().map(|table| literal(name(table))).collect())
+        };
+        let (schemas, tables) = (names(|table| &table.schema), names(|table| &table.table));
         let columns = array(columns.iter().map(|column| literal(column)).collect());
-        let statement =
-            format!("{VITALS_HEAD} unnest({tables}) t(name), unnest({columns}) c(name) {VITALS_TAIL}");
+        let statement = format!(
+            "{VITALS_HEAD} unnest({schemas}, {tables}) t(schema, name), unnest({columns}) c(name) {VITALS_TAIL}"
+        );
         let rows = self.query("examine the server", Doing::Relay, &statement, &[]).await?;
         let text: &str = rows.first().map(|row| row.get(0)).unwrap_or_default();
         serde_json::from_str(text)
@@ -141,13 +146,15 @@ select jsonb_build_object(
   'prepared', coalesce((
     select jsonb_agg(jsonb_build_object('gid', gid, 'seconds', extract(epoch from now() - prepared)::bigint))
     from pg_prepared_xacts where prepared < now() - interval '60 s'), '[]'),
-  'columns', coalesce((select jsonb_agg(jsonb_build_object('table', t.name, 'column', c.name))
+  'columns', coalesce((select jsonb_agg(jsonb_build_object('schema', t.schema, 'table', t.name, 'column', c.name))
     from";
 
+/// Asks the catalog: `to_regclass` answers only those who may use the schema, and a relay need not.
 const VITALS_TAIL: &str = "
-    where to_regclass(t.name) is not null and not exists (
+    , pg_namespace n, pg_class r
+    where n.nspname = t.schema and r.relnamespace = n.oid and r.relname = t.name and not exists (
       select from pg_attribute a
-      where a.attrelid = to_regclass(t.name) and a.attname = c.name and not a.attisdropped)), '[]'))::text";
+      where a.attrelid = r.oid and a.attname = c.name and not a.attisdropped)), '[]'))::text";
 
 impl Vitals {
     fn rights(&self, admin: &Admin, seen: &Inspection, symptoms: &mut Vec<Symptom>) {
@@ -178,7 +185,8 @@ impl Vitals {
     }
 
     fn table(&self, symptoms: &mut Vec<Symptom>) {
-        for Missing { table, column } in &self.columns {
+        for Missing { schema, table, column } in &self.columns {
+            let table = TableName { schema: schema.clone(), table: table.clone() };
             symptoms.push(Symptom {
                 severity: Severity::Error,
                 what: format!("the table {table} has no column {column}"),

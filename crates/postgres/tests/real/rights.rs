@@ -205,6 +205,21 @@ async fn whoever_makes_a_relays_objects_is_told_who_may() -> Result<()> {
     Ok(())
 }
 
+/// The relay reads the slot, and needs no right on the outbox or its schema; nor does the doctor.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_doctor_examines_a_table_in_a_schema_that_its_role_may_not_use() -> Result<()> {
+    let server = start(options()).await?;
+    let mut rig = Rig::empty_on(&server, "doctor_outside").await?;
+    rig.subject = Subject::new("doctor_outside", "postrider", vec!["shop.events".parse()?])?;
+    rig.execute("create schema shop; create table shop.events (aggregate_id text, gone int)").await?;
+    rig.execute("alter table shop.events drop column gone").await?;
+    rig.init().await?;
+    let symptoms = rig.admin().await?.doctor(&rig.subject, &["aggregate_id", "gone"]).await?;
+    let missing: Vec<_> = symptoms.iter().filter(|symptom| symptom.what.contains("has no column")).collect();
+    ensure!(missing.len() == 1 && missing[0].what.contains("gone"), "{symptoms:?}");
+    Ok(())
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_database_that_lets_nobody_in_lets_in_who_is_granted_it() -> Result<()> {
     let rig = Rig::empty("closed").await?;
