@@ -117,7 +117,9 @@ async function session() {
     await channel.consume(QUEUE, (message) => deliver(message).catch(lose));
     await lost;
   } finally {
-    await Promise.allSettled([connection?.close(), database.end()]);
+    // A server that is silent never answers that.
+    await Promise.race([Promise.allSettled([connection?.close(), database.end()]), sleep(5000)]);
+    connection?.connection.stream.destroy();
   }
 }
 

@@ -1,7 +1,7 @@
 //! A kill or a cut at the worst instants: nothing is lost, nothing counts twice.
 
 use anyhow::{Result, ensure};
-use testenv::{Sql, Worker};
+use testenv::{Link, Protocol, Sql, Worker};
 
 use crate::station::{LIMIT, Language, Station};
 
@@ -70,4 +70,22 @@ async fn waits(station: &Station, holding: &str) -> Result<(Sql, Worker, i32)> {
     station.send("E-42", "one").await?;
     let pid = station.blocked(&worker).await?;
     Ok((holder, worker, pid))
+}
+
+/// Python waits for two heartbeats of a minute, then comes back as well; no test waits for that.
+#[tokio::test]
+async fn node_does_not_wait_for_ever_to_take_leave_of_a_silent_broker() -> Result<()> {
+    let mut station = Station::new(Language::Node, "silent broker").await?;
+    let link = Link::start(station.scope.addresses().rabbitmq_port, Protocol::Amqp)?;
+    station.amqp_url = link.through(&station.amqp_url);
+    let worker = station.run().await?;
+    station.send("E-1", "one").await?;
+    worker.wait_log("E-1: process", LIMIT).await?;
+    link.stall();
+    let sessions = "select pg_terminate_backend(pid) from pg_stat_activity where usename = $1";
+    station.sql.execute(sessions, &[&station.role]).await?;
+    worker.wait_log("the session is lost", LIMIT).await?;
+    link.resume();
+    station.send("E-2", "two").await?;
+    worker.wait_log("E-2: process", LIMIT).await.map(drop)
 }

@@ -26,7 +26,9 @@ pub(crate) struct Station {
     language: Language,
     pub(crate) sql: Sql,
     pub(crate) queue: Queue,
-    scope: Scope,
+    pub(crate) scope: Scope,
+    /// Where the program finds the broker.
+    pub(crate) amqp_url: String,
     /// The program's login: a member of `postrider_consumer` that may count.
     pub(crate) role: String,
 }
@@ -52,7 +54,8 @@ impl Station {
         );
         sql.batch_execute(&report).await.context("create the report")?;
         let queue = Queue::declare(&scope.amqp_url(), &scope.named("q"), QueueKind::Quorum, &[]).await?;
-        Ok(Self { language, sql, queue, scope, role })
+        let amqp_url = scope.amqp_url();
+        Ok(Self { language, sql, queue, scope, amqp_url, role })
     }
 
     pub(crate) async fn open_parking(&self) -> Result<Queue> {
@@ -78,7 +81,7 @@ impl Station {
             .arg(program)
             .arg(self.queue.name())
             .env("DATABASE_URL", self.scope.postgres_url(&self.role, PASSWORD))
-            .env("AMQP_URL", self.scope.amqp_url())
+            .env("AMQP_URL", &self.amqp_url)
             .env("ATTEMPTS", ATTEMPTS.to_string());
         Worker::start(command)
     }
