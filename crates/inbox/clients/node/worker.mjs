@@ -70,7 +70,8 @@ async function settle(database, channel, message) {
     try {
       verdict = await attempt(database, messageId, message.content);
     } catch (error) {
-      failure = error.message.replaceAll('\0', ' ');
+      // Work can throw anything; and the database takes no NUL.
+      failure = String(error?.message ?? error).replaceAll('\0', ' ');
     }
     if (verdict === 'mismatch') return park(verdict, 'its id was completed with other content');
     if (verdict) return verdict;

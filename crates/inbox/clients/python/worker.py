@@ -79,7 +79,8 @@ def settle(connection, channel, database, method, properties, body):
         try:
             verdict = attempt(database, message_id, body)
         except Exception as failure:
-            error = str(failure).replace("\0", " ")
+            # Neither the database nor the broker takes a NUL, or half a character.
+            error = str(failure).replace("\0", " ").encode(errors="replace").decode()
         else:
             return park(verdict, "its id was completed with other content") if verdict == "mismatch" else verdict
         record = "select * from postrider.inbox_record_failure(%s, %s, %s)"

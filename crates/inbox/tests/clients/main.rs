@@ -38,4 +38,5 @@ in_each_language! {
     crate::failures::used_up as a_message_that_fails_every_time_is_parked,
     crate::failures::odd as what_other_clients_can_send_is_parked_like_anything,
     crate::hidden::error as work_that_keeps_an_error_to_itself_has_failed,
+    crate::hidden::no_error as work_that_fails_by_what_is_no_text_or_no_error_has_failed_like_any,
 }
