@@ -1,11 +1,13 @@
 //! `cargo xtask test`: everything that has to hold before a commit lands, ended by one plain line of counts.
 
+use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::io::{BufRead as _, BufReader};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
 use anyhow::{Context as _, Result, ensure};
+use serde_json::{Value, json};
 use testenv::compose::Compose;
 use testenv::install::{self, Servers};
 use testenv::{Addresses, Pair, pair};
@@ -36,19 +38,21 @@ pub(crate) async fn run(root: &Path, arguments: Arguments) -> Result<()> {
     for bin in [install::postgres_14()?, install::postgres_18()?] {
         eprintln!("servers: {}", bin.display());
     }
-    let tests = if arguments.only.is_empty() {
+    let only = (!arguments.only.is_empty()).then_some(arguments.only);
+    if only.is_none() {
         tidy::check(root)?;
         check(root)?;
-        vec!["--workspace".into(), "--all-features".into()]
-    } else {
-        arguments.only
-    };
+    }
     // Built before the servers run: they would only slow it down.
-    let build = [vec!["--no-run".into()], before_dashes(&tests)].concat();
+    let all: Vec<OsString> = WORKSPACE.iter().map(Into::into).collect();
+    let build = [vec!["--no-run".into()], before_dashes(only.as_ref().unwrap_or(&all))].concat();
     ensure!(cargo_test(root, &build).status().context("start cargo")?.success(), "build the tests");
 
     let shared = Shared::start(servers).await?;
-    let counts = count(root, &tests, &shared)?;
+    let counts = match only {
+        Some(only) => count(root, &only, &shared, |line| println!("{line}"))?,
+        None => count_all(root, &shared)?,
+    };
     drop(shared);
     println!("{} passed, {} failed", counts.passed, counts.failed);
     ensure!(counts.succeeded && counts.failed == 0, "pass all tests");
@@ -117,7 +121,57 @@ struct Counts {
     succeeded: bool,
 }
 
-fn count(root: &Path, tests: &[OsString], shared: &Shared) -> Result<Counts> {
+/// Everything that is tested.
+const WORKSPACE: [&str; 2] = ["--workspace", "--all-features"];
+
+/// The targets of ring `fault`: their tests wait for each other, and most of the time for a peer to be missed.
+const FAULTS: &str = "faults";
+
+/// Runs all tests: ring `fault`, and all others beside it.
+fn count_all(root: &Path, shared: &Shared) -> Result<Counts> {
+    let of = |targets: &[&str]| WORKSPACE.iter().chain(targets).map(Into::into).collect::<Vec<OsString>>();
+    let names = test_targets(root)?;
+    ensure!(names.contains(FAULTS), "find the tests of ring fault, {FAULTS:?}: {names:?}");
+    let beside = names.iter().filter(|name| *name != FAULTS).flat_map(|name| ["--test", name]);
+    let others: Vec<&str> = ["--lib", "--bins"].into_iter().chain(beside).collect();
+    std::thread::scope(|scope| {
+        // Said when the others have said theirs.
+        let mut lines = Vec::new();
+        let faults = scope.spawn(|| {
+            Ok((count(root, &of(&["--test", FAULTS]), shared, |line| lines.push(line.to_owned()))?, lines))
+        });
+        let mut counts = Counts { succeeded: true, ..Counts::default() };
+        for targets in [&others[..], &["--doc"]] {
+            counts.join(&count(root, &of(targets), shared, |line| println!("{line}"))?);
+        }
+        let faults: Result<_> = faults.join().expect("it does not panic");
+        let (more, lines) = faults?;
+        for line in lines {
+            println!("{line}");
+        }
+        counts.join(&more);
+        Ok(counts)
+    })
+}
+
+/// The names of the workspace's `tests/`.
+fn test_targets(root: &Path) -> Result<BTreeSet<String>> {
+    let mut metadata = cargo();
+    metadata
+        .args(["metadata", "--no-deps", "--format-version", "1"])
+        .current_dir(root)
+        .stderr(Stdio::inherit());
+    let output = metadata.output().context("start cargo")?;
+    ensure!(output.status.success(), "ask cargo for the workspace's targets");
+    let metadata: Value = serde_json::from_slice(&output.stdout).context("read cargo's metadata")?;
+    let packages = metadata["packages"].as_array().context("read cargo's metadata: packages")?;
+    let targets = packages.iter().filter_map(|package| package["targets"].as_array()).flatten();
+    let tests = targets.filter(|target| target["kind"] == json!(["test"]));
+    Ok(tests.filter_map(|target| target["name"].as_str().map(str::to_owned)).collect())
+}
+
+/// Runs `cargo test`, and shows each line that the tests say.
+fn count(root: &Path, tests: &[OsString], shared: &Shared, mut show: impl FnMut(&str)) -> Result<Counts> {
     let arguments = [vec!["--no-fail-fast".into()], tests.to_vec()].concat();
     let mut command = cargo_test(root, &arguments);
     command.env(pair::SHARED, &shared.file).stdout(Stdio::piped());
@@ -127,7 +181,7 @@ fn count(root: &Path, tests: &[OsString], shared: &Shared) -> Result<Counts> {
     for line in BufReader::new(output).split(b'\n') {
         let line = line.context("read the tests' output")?;
         let line = String::from_utf8_lossy(&line);
-        println!("{line}");
+        show(&line);
         counts.add(&line);
     }
     counts.succeeded = tests.wait().context("wait for cargo test")?.success();
@@ -135,6 +189,14 @@ fn count(root: &Path, tests: &[OsString], shared: &Shared) -> Result<Counts> {
 }
 
 impl Counts {
+    /// Adds those of another run.
+    fn join(&mut self, other: &Self) {
+        self.passed += other.passed;
+        self.failed += other.failed;
+        self.ignored += other.ignored;
+        self.succeeded &= other.succeeded;
+    }
+
     /// Adds a line such as `test result: ok. 5 passed; 0 failed; 0 ignored; 0 measured; …`; no other line counts.
     fn add(&mut self, line: &str) {
         let Some((_, numbers)) = line.strip_prefix("test result: ").and_then(|rest| rest.split_once(". "))
@@ -181,5 +243,9 @@ mod tests {
             counts.add(line);
         }
         assert_eq!(counts, Counts { passed: 7, failed: 1, ignored: 3, succeeded: false });
+        let mut all = Counts { succeeded: true, ..Counts::default() };
+        all.join(&counts);
+        all.join(&Counts { passed: 1, succeeded: true, ..Counts::default() });
+        assert_eq!(all, Counts { passed: 8, failed: 1, ignored: 3, succeeded: false });
     }
 }
