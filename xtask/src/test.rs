@@ -124,28 +124,36 @@ struct Counts {
 /// Everything that is tested.
 const WORKSPACE: [&str; 2] = ["--workspace", "--all-features"];
 
-/// The targets of ring `fault`: their tests wait for each other, and most of the time for a peer to be missed.
-const FAULTS: &str = "faults";
+/// The targets with tests that break servers of their own: one test at a time on the machine (`testenv::Turn`), and most
+/// of the time it waits for a peer to be missed.
+const BREAKING: [&str; 6] = ["faults", "inbox", "judge", "majority", "outages", "servers"];
 
-/// Runs all tests: ring `fault`, and all others beside it.
+/// Runs all tests: those that break servers one after the other, and the others beside them.
 fn count_all(root: &Path, shared: &Shared) -> Result<Counts> {
     let of = |targets: &[&str]| WORKSPACE.iter().chain(targets).map(Into::into).collect::<Vec<OsString>>();
     let names = test_targets(root)?;
-    ensure!(names.contains(FAULTS), "find the tests of ring fault, {FAULTS:?}: {names:?}");
-    let beside = names.iter().filter(|name| *name != FAULTS).flat_map(|name| ["--test", name]);
-    let others: Vec<&str> = ["--lib", "--bins"].into_iter().chain(beside).collect();
+    for name in BREAKING {
+        ensure!(names.contains(name), "find the tests {name:?}: {names:?}");
+    }
+    let targets_that = |breaking| {
+        let names = names.iter().map(String::as_str).filter(move |name| BREAKING.contains(name) == breaking);
+        names.flat_map(|name| ["--test", name])
+    };
+    let breaking: Vec<&str> = targets_that(true).collect();
+    let others: Vec<&str> = ["--lib", "--bins"].into_iter().chain(targets_that(false)).collect();
     std::thread::scope(|scope| {
         // Said when the others have said theirs.
         let mut lines = Vec::new();
-        let faults = scope.spawn(|| {
-            Ok((count(root, &of(&["--test", FAULTS]), shared, |line| lines.push(line.to_owned()))?, lines))
+        let breaking = scope.spawn(|| {
+            let counts = count(root, &of(&breaking), shared, |line| lines.push(line.to_owned()))?;
+            Ok((counts, lines))
         });
         let mut counts = Counts { succeeded: true, ..Counts::default() };
         for targets in [&others[..], &["--doc"]] {
             counts.join(&count(root, &of(targets), shared, |line| println!("{line}"))?);
         }
-        let faults: Result<_> = faults.join().expect("it does not panic");
-        let (more, lines) = faults?;
+        let breaking: Result<_> = breaking.join().expect("it does not panic");
+        let (more, lines) = breaking?;
         for line in lines {
             println!("{line}");
         }
