@@ -104,9 +104,7 @@ impl Settings {
             drain_limit: Duration::from_secs(10),
         }
     }
-}
 
-impl Settings {
     /// Without what would stand still, spin, or overflow a clock.
     fn sane(self) -> Self {
         let bounded = |time: Duration| time.min(LONGEST);

@@ -7,11 +7,10 @@ use std::time::Duration;
 use anyhow::{Context as _, Result};
 use postrider_inbox::Inbox;
 use postrider_inbox::consumer::{
-    BoxError, Connect, Consumer, Database, Event, Handle, HandleError, Retry, Settings, Urls,
+    BoxError, Connect, Database, Event, Handle, HandleError, Retry, Settings, Urls,
 };
 use testenv::consumer::{Queue, QueueKind, Value};
 use testenv::eventually;
-use tokio::task::JoinSet;
 use tokio_postgres::Transaction;
 
 use crate::messages::Work;
@@ -94,9 +93,9 @@ async fn settings_of_nothing_or_without_end_work() -> Result<()> {
 async fn a_consumer_of_no_name_parks_nothing() -> Result<()> {
     let station = Station::new("loop no name").await?;
     station.publish(vec![message("E-1", "good")]).await?;
-    let logs = station.run_as(Inbox::new(""), station.urls.clone(), Work::default());
+    let running = station.run_as(Inbox::new(""), station.urls.clone(), Work::default());
     tokio::time::sleep(Duration::from_secs(3)).await;
-    assert_eq!(logs.stop().await?.parked, 0);
+    assert_eq!(running.stop().await?.parked, 0);
     assert_eq!(station.queue.left().await?, 1);
     Ok(())
 }
@@ -159,9 +158,7 @@ async fn an_outage_of_the_database_does_not_use_up_the_deliveries_of_a_quorum_qu
         sessions: Arc::clone(&sessions),
         refused: Arc::clone(&refused),
     };
-    let consumer = Consumer::new(station.settings.clone(), Inbox::new("worker"), connect, Work::default());
-    let mut tasks = JoinSet::new();
-    tasks.spawn(consumer.run(std::future::pending()));
+    let _running = station.run_as(Inbox::new("worker"), connect, Work::default());
     eventually("the database to be asked", LIMIT, async || {
         let (sessions, refused) = (sessions.load(Relaxed), refused.load(Relaxed));
         Ok((sessions > 3 || sessions == 0 && refused > 4).then_some(()))

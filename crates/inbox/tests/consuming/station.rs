@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
-use postrider_inbox::consumer::{Consumer, Counts, Handle, Retry, Settings, Tally, Urls};
+use postrider_inbox::consumer::{Connect, Consumer, Counts, Handle, Retry, Settings, Tally, Urls};
 use postrider_inbox::{INBOX_SQL, Inbox};
 use testenv::consumer::{Delivery, Parcel, Properties, Queue, QueueKind, Value, publish};
 use testenv::{Scope, Sql, eventually};
@@ -64,8 +64,8 @@ impl Station {
         self.run_as(Inbox::new("worker"), self.urls.clone(), handler)
     }
 
-    pub(crate) fn run_as(&self, inbox: Inbox, urls: Urls, handler: impl Handle) -> Running {
-        let consumer = Consumer::new(self.settings.clone(), inbox, urls, handler);
+    pub(crate) fn run_as(&self, inbox: Inbox, connect: impl Connect, handler: impl Handle) -> Running {
+        let consumer = Consumer::new(self.settings.clone(), inbox, connect, handler);
         let tally = consumer.tally();
         let (stop, stopped) = oneshot::channel();
         let mut tasks = JoinSet::new();
