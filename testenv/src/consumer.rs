@@ -9,6 +9,7 @@
 
 mod broker;
 mod delivery;
+mod ear;
 mod publish;
 mod queue;
 

@@ -3,13 +3,13 @@
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use amqprs::callbacks::ChannelCallback;
 use amqprs::channel::Channel;
 use amqprs::connection::{Connection, OpenConnectionArguments};
-use amqprs::{Ack, BasicProperties, Cancel, CloseChannel, Nack, Return};
 use anyhow::{Context as _, Result};
-use async_trait::async_trait;
+use tokio::sync::mpsc;
 use tokio::time::timeout;
+
+use super::ear::{Ear, Word};
 
 /// For each exchange of words with the broker.
 const LIMIT: Duration = Duration::from_secs(20);
@@ -19,6 +19,8 @@ const HEARTBEAT_S: u16 = 10;
 pub(super) struct Broker {
     pub(super) channel: Channel,
     connection: Connection,
+    /// What it says of what is published.
+    pub(super) heard: mpsc::UnboundedReceiver<Word>,
     /// Why the broker has closed the channel.
     farewell: Arc<OnceLock<String>>,
 }
@@ -34,9 +36,10 @@ impl Broker {
         let channel = within("open a channel", connection.open_channel(None)).await?;
         let farewell = Arc::default();
         // Without one a consumer that the broker cancels would wait for ever.
-        let ear = Ear { farewell: Arc::clone(&farewell) };
+        let (words, heard) = mpsc::unbounded_channel();
+        let ear = Ear { words, farewell: Arc::clone(&farewell) };
         within("register for channel events", channel.register_callback(ear)).await?;
-        Ok(Self { channel, connection, farewell })
+        Ok(Self { channel, connection, heard, farewell })
     }
 
     /// Waits for the broker as [`within`] does, and says why it has closed the channel if it has.
@@ -56,34 +59,6 @@ impl Broker {
         within("close the channel", self.channel.close()).await?;
         within("close the connection", self.connection.close()).await
     }
-}
-
-/// Keeps what the broker says when it closes the channel.
-struct Ear {
-    farewell: Arc<OnceLock<String>>,
-}
-
-#[async_trait]
-impl ChannelCallback for Ear {
-    async fn close(&mut self, _: &Channel, close: CloseChannel) -> Result<(), amqprs::error::Error> {
-        // A channel is closed once.
-        let _ = self.farewell.set(close.to_string());
-        Ok(())
-    }
-
-    async fn cancel(&mut self, _: &Channel, _: Cancel) -> Result<(), amqprs::error::Error> {
-        Ok(())
-    }
-
-    async fn flow(&mut self, _: &Channel, active: bool) -> Result<bool, amqprs::error::Error> {
-        Ok(active)
-    }
-
-    async fn publish_ack(&mut self, _: &Channel, _: Ack) {}
-
-    async fn publish_nack(&mut self, _: &Channel, _: Nack) {}
-
-    async fn publish_return(&mut self, _: &Channel, _: Return, _: BasicProperties, _: Vec<u8>) {}
 }
 
 /// Waits for the broker, but not for ever.

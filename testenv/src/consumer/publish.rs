@@ -2,16 +2,14 @@
 
 use std::time::Duration;
 
-use amqprs::callbacks::ChannelCallback;
-use amqprs::channel::{BasicPublishArguments, Channel, ConfirmSelectArguments};
-use amqprs::{Ack, BasicProperties, Cancel, CloseChannel, FieldTable, Nack, Return};
+use amqprs::channel::{BasicPublishArguments, ConfirmSelectArguments};
+use amqprs::{BasicProperties, FieldTable};
 use anyhow::{Context as _, Result, bail};
-use async_trait::async_trait;
-use tokio::sync::mpsc;
 use tokio::time::timeout;
 
-use super::broker::{Broker, within};
+use super::broker::Broker;
 use super::delivery::{Properties, Value};
+use super::ear::Word;
 
 const CONFIRM_LIMIT: Duration = Duration::from_secs(60);
 
@@ -31,20 +29,18 @@ pub struct Parcel {
 /// # Errors
 /// Also when it is refused or returned.
 pub async fn publish(url: &str, exchange: &str, routing_key: &str, parcels: Vec<Parcel>) -> Result<()> {
-    let broker = Broker::open(url).await?;
-    let (words, mut heard) = mpsc::unbounded_channel();
-    within("register for confirms", broker.channel.register_callback(Ear { words })).await?;
-    within("select confirms", broker.channel.confirm_select(ConfirmSelectArguments::new(false))).await?;
+    let mut broker = Broker::open(url).await?;
+    broker.ask("select confirms", broker.channel.confirm_select(ConfirmSelectArguments::new(false))).await?;
     let last = parcels.len() as u64;
     let route = BasicPublishArguments::new(exchange, routing_key).mandatory(true).finish();
     for Parcel { properties, headers, body } in parcels {
         let properties = content_header(properties, headers)?;
-        within("publish", broker.channel.basic_publish(properties, body, route.clone())).await?;
+        broker.ask("publish", broker.channel.basic_publish(properties, body, route.clone())).await?;
     }
     // Single confirms may overtake each other; so they are counted, and a multiple one counts all up to its tag.
     let mut open: std::collections::BTreeSet<u64> = (1..=last).collect();
     while !open.is_empty() {
-        let word = timeout(CONFIRM_LIMIT, heard.recv()).await.context("wait for confirms in time")?;
+        let word = timeout(CONFIRM_LIMIT, broker.heard.recv()).await.context("wait for confirms in time")?;
         match word.context("wait for confirms on an open channel")? {
             Word::Confirmed { tag, multiple: true } => open.retain(|open| *open > tag),
             Word::Confirmed { tag, multiple: false } => _ = open.remove(&tag),
@@ -75,44 +71,4 @@ fn content_header(sent: Properties, headers: Vec<(String, Value)>) -> Result<Bas
         sent.app_id,
         sent.cluster_id,
     ))
-}
-
-/// What the broker said of a published message.
-enum Word {
-    Confirmed { tag: u64, multiple: bool },
-    Refused(String),
-}
-
-/// Passes on what the broker says; when the channel ends, so does the passage.
-struct Ear {
-    words: mpsc::UnboundedSender<Word>,
-}
-
-#[async_trait]
-impl ChannelCallback for Ear {
-    async fn close(&mut self, _: &Channel, close: CloseChannel) -> Result<(), amqprs::error::Error> {
-        // Nobody listens any more when all is confirmed.
-        let _ = self.words.send(Word::Refused(close.to_string()));
-        Ok(())
-    }
-
-    async fn cancel(&mut self, _: &Channel, _: Cancel) -> Result<(), amqprs::error::Error> {
-        Ok(())
-    }
-
-    async fn flow(&mut self, _: &Channel, active: bool) -> Result<bool, amqprs::error::Error> {
-        Ok(active)
-    }
-
-    async fn publish_ack(&mut self, _: &Channel, ack: Ack) {
-        let _ = self.words.send(Word::Confirmed { tag: ack.delivery_tag(), multiple: ack.mutiple() });
-    }
-
-    async fn publish_nack(&mut self, _: &Channel, nack: Nack) {
-        let _ = self.words.send(Word::Refused(format!("nack of {}", nack.delivery_tag())));
-    }
-
-    async fn publish_return(&mut self, _: &Channel, returned: Return, _: BasicProperties, _: Vec<u8>) {
-        let _ = self.words.send(Word::Refused(returned.to_string()));
-    }
 }
